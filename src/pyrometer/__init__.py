@@ -27,7 +27,7 @@ def init(
     """Observes this training process. Does nothing if no endpoint is configured.
 
     `step` is the number of the first step of this process. `flops_per_sample` is the number of floating-point
-    operations per sample, forward and backward together. Another call changes only the arguments that it is given.
+    operations per sample, forward and backward together. A later call changes only the arguments that it gets.
     """
     from pyrometer.train.run import boot
 
@@ -39,7 +39,7 @@ def log(*, step: int | None = None, goals: Mapping[str, str] | None = None, **va
     """Logs metrics of this step: numbers, or tensors with one number. `tokens` and `samples` count as throughput.
 
     A tensor on a GPU is copied without waiting and read some steps later. `goals` says for which names lower ("min")
-    or higher ("max") values are better, if the name does not tell.
+    or higher ("max") values are better, if the name does not imply it.
     """
     from pyrometer.train.run import boot
 

@@ -1,9 +1,9 @@
-"""The questions of the commands, asked from Python: answers as Arrow tables, pandas frames, and what a notebook shows.
+"""The Python client for notebooks: the answers of the commands as Arrow tables, pandas frames and HTML tables.
 
     pyrometer.connect("pyrometer-demo").cost(by="team,state").pandas()
 
-Whom to ask, the words of the questions and the answers are the commands' own: `pyrometer cost --by team,state -o json`.
-Nothing is worked out here.
+Questions, parameters and answers are those of the commands: `pyrometer cost --by team,state -o json`. This module
+calculates nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +20,27 @@ import click
 import pyarrow as pa
 
 from pyrometer.cli.command_support import ReadRequest
-from pyrometer.export.csv import WORKLOAD
+from pyrometer.export.csv import WORKLOAD_COLUMNS
 from pyrometer.model.units import USD_MICRO_PER_USD
 
 Row = dict[str, Any]
-About = str | int | float | bool | datetime | Iterable[str] | None  # how Python says what options say in text
+Parameter = str | int | float | bool | datetime | Iterable[str] | None  # a value of a command-line option
 
-SHOWN_ROWS = 20  # in a notebook
-TIMES = ("from", "to", "at", "started", "ended", "seen", "detected", "since")  # names of columns end like this
-PARTS = {"pipeline": "steps", "sweep": "trials"}  # of `show`: which table is inside of what
-CURVE = ("step", "time", "value", "gpu_ms", "usd_micro")  # a point, as `show` and `worth` have it
-# The table that is meant where none is named; else `rows`, else the first.
-MEANT = {
+MAX_SHOWN_ROWS = 20  # in a notebook
+TIME_SUFFIXES = (
+    "from",
+    "to",
+    "at",
+    "started",
+    "ended",
+    "seen",
+    "detected",
+    "since",
+)  # the last words of names of time columns
+NESTED_TABLES = {"pipeline": "steps", "sweep": "trials"}  # of `show`: nested tables by key
+CURVE_COLUMNS = ("step", "time", "value", "gpu_ms", "usd_micro")  # the values of a point in `show` and `worth`
+# The default table of each answer; else `rows`, else the first.
+DEFAULT_TABLES = {
     "why": "findings",
     "burn": "states",
     "show": "metrics",
@@ -41,28 +50,28 @@ MEANT = {
 }
 
 
-class AskedWronglyError(ValueError):
-    """A question that makes no sense; the text names the parameter, the value and the way out."""
+class NotebookQueryError(ValueError):
+    """An invalid question. The message names the parameter, the value and the fix."""
 
 
 def connect(where: str | Path | None = None, *, token: str | None = None) -> Client:
-    """Asks a data folder, or a server by its address. Without either, PYROMETER_DATA says which folder.
+    """Connects to a data folder or to the address of a server. The default is the folder in PYROMETER_DATA.
 
-    A server is asked with `token`, or with PYROMETER_TOKEN.
+    A server is called with `token`, or with the token in PYROMETER_TOKEN.
     """
     named = str(where) if where is not None else ""
     if named.startswith(("http://", "https://")):
         return Client(ReadRequest(None, named, {}, "json", token))
     found = where or os.environ.get("PYROMETER_DATA")
     if not found:
-        raise AskedWronglyError("connect() of what? Name a data folder or a server, or set PYROMETER_DATA.")
+        raise NotebookQueryError("No data folder or server: pass one to connect(), or set PYROMETER_DATA.")
     if not Path(found).is_dir():
-        raise FileNotFoundError(f"There is no data folder {str(found)!r}.")
+        raise FileNotFoundError(f"Data folder {str(found)!r} not found.")
     return Client(ReadRequest(Path(found), None, {}, "json"))
 
 
 class Client:
-    """Whom to ask. Questions take what their commands take: `last="12h"`, `month="2026-10"`, `all=True`, `team=…`."""
+    """A client for one data folder or server. Methods take the options of their commands: `last="12h"`, `all=True`."""
 
     def __init__(self, request: ReadRequest) -> None:
         self._request = request
@@ -70,72 +79,72 @@ class Client:
     def __repr__(self) -> str:
         return f"pyrometer.connect({str(self._request.server or self._request.data)!r})"
 
-    def why(self, **about: About) -> Answer:
-        """What burned, and why. Tables: findings, states, unexplained, teams, workloads, timeline."""
-        return self.ask("why", **about)
+    def why(self, **parameters: Parameter) -> Answer:
+        """Waste and its causes. Tables: findings, states, unexplained, teams, workloads, timeline."""
+        return self.ask("why", **parameters)
 
-    def cost(self, by: str | Iterable[str] = "team", **about: About) -> Answer:
+    def cost(self, by: str | Iterable[str] = "team", **parameters: Parameter) -> Answer:
         """GPU-hours and dollars, grouped."""
-        return self.ask("cost", by=by, **about)
+        return self.ask("cost", by=by, **parameters)
 
-    def charges(self, **about: About) -> Answer:
-        """What FOCUS is made of: by day, node, team, experiment, workload and price."""
-        return self.ask("charges", **about)
+    def charges(self, **parameters: Parameter) -> Answer:
+        """The charges behind FOCUS: by day, node, team, experiment, workload and price."""
+        return self.ask("charges", **parameters)
 
-    def burn(self, **about: About) -> Answer:
-        """What burned without looking for causes. Tables: states, teams, experiments, timeline."""
-        return self.ask("burn", **about)
+    def burn(self, **parameters: Parameter) -> Answer:
+        """GPU time by state, without causes. Tables: states, teams, experiments, timeline."""
+        return self.ask("burn", **parameters)
 
-    def top(self, **about: About) -> Answer:
-        """Who holds GPUs now."""
-        return self.ask("top", **about)
+    def top(self, **parameters: Parameter) -> Answer:
+        """The current holders of GPUs."""
+        return self.ask("top", **parameters)
 
-    def cluster(self, **about: About) -> Answer:
-        """Every GPU at a minute."""
-        return self.ask("cluster", **about)
+    def cluster(self, **parameters: Parameter) -> Answer:
+        """Every GPU at one minute."""
+        return self.ask("cluster", **parameters)
 
-    def runs(self, **about: About) -> Answer:
+    def runs(self, **parameters: Parameter) -> Answer:
         """The training runs."""
-        return self.ask("runs", **about)
+        return self.ask("runs", **parameters)
 
-    def show(self, run: str, **about: About) -> Answer:
-        """One run. Tables: metrics (all curves, with dollars), windows, lifecycle, findings; of a pipeline's run its
-        steps, of a sweep its trials."""
-        return self.ask("show", run=run, **about)
+    def show(self, run: str, **parameters: Parameter) -> Answer:
+        """One run. Tables: metrics (all curves, with dollars), windows, lifecycle, findings; steps of a pipeline run,
+        trials of a sweep."""
+        return self.ask("show", run=run, **parameters)
 
-    def signals(self, run: str, **about: About) -> Answer:
-        """A run on one axis of time."""
-        return self.ask("signals", run=run, **about)
+    def signals(self, run: str, **parameters: Parameter) -> Answer:
+        """All signals of a run on one time axis."""
+        return self.ask("signals", run=run, **parameters)
 
-    def worth(self, experiment: str | None = None, **about: About) -> Answer:
-        """Experiments, or one of them. Tables of one: runs, curves (loss against dollars)."""
-        return self.ask("worth", experiment=experiment, **about)
+    def worth(self, experiment: str | None = None, **parameters: Parameter) -> Answer:
+        """All experiments, or one experiment. Tables of one experiment: runs, curves (loss against dollars)."""
+        return self.ask("worth", experiment=experiment, **parameters)
 
-    def trace(self, run: str, **about: About) -> Answer:
-        """A run's life, or one step over all ranks. Tables: spans."""
-        return self.ask("trace", run=run, **about)
+    def trace(self, run: str, **parameters: Parameter) -> Answer:
+        """The lifecycle of a run, or one step on all ranks. Tables: spans."""
+        return self.ask("trace", run=run, **parameters)
 
-    def lineage(self, run: str, **about: About) -> Answer:
-        """Which data is behind a step or a checkpoint; where a sample went."""
-        return self.ask("lineage", run=run, **about)
+    def lineage(self, run: str, **parameters: Parameter) -> Answer:
+        """The data behind a step or a checkpoint, or the steps that used a sample."""
+        return self.ask("lineage", run=run, **parameters)
 
-    def ask(self, what: str, **about: About) -> Answer:
-        """Any question of `/api/v1/…`, in the words of its command's options."""
-        told = {name: _text(value) for name, value in about.items() if value is not None and value is not False}
+    def ask(self, what: str, **parameters: Parameter) -> Answer:
+        """Any question of `/api/v1/…`, with the options of its command as parameters."""
+        options = {name: _text(value) for name, value in parameters.items() if value is not None and value is not False}
         try:
-            return Answer(what, self._request.answer(what, **told))
+            return Answer(what, self._request.answer(what, **options))
         except click.ClickException as error:
-            raise AskedWronglyError(error.format_message()) from None
+            raise NotebookQueryError(error.format_message()) from None
 
 
 class Answer(Mapping[str, Any]):
-    """An answer: the JSON of the command by its keys, its lists as tables."""
+    """An answer: a mapping with the JSON of the command. Its lists are available as tables."""
 
     def __init__(self, what: str, answer: dict[str, Any]) -> None:
         self.what = what
         self.json = answer
         found = _tables(answer)
-        first = next((name for name in (MEANT.get(what), "rows") if name in found), None)
+        first = next((name for name in (DEFAULT_TABLES.get(what), "rows") if name in found), None)
         self._rows = dict(sorted(found.items(), key=lambda table: table[0] != first))
 
     def __getitem__(self, key: str) -> Any:
@@ -153,45 +162,45 @@ class Answer(Mapping[str, Any]):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of its tables; the first is the one that is meant where none is named."""
+        """The names of the tables. The first one is the default."""
         return tuple(self._rows)
 
     def arrow(self, table: str | None = None) -> pa.Table:
         """A table as Arrow. Times are timestamps in UTC, a workload has four columns, `usd_micro` is exact."""
-        return _arrow(self._named(table))
+        return _arrow(self._table(table))
 
     def pandas(self, table: str | None = None) -> Any:
-        """A table as a pandas DataFrame; whole numbers stay whole where some are absent."""
+        """A table as a pandas DataFrame. Integer columns stay integers if values are absent."""
         try:
             import pandas
         except ImportError:
             raise ImportError("`.pandas()` needs pandas: pip install 'pyrometer[notebook]'") from None
         return self.arrow(table).to_pandas(types_mapper={pa.int64(): pandas.Int64Dtype()}.get)
 
-    def _named(self, table: str | None) -> list[Row]:
+    def _table(self, table: str | None) -> list[Row]:
         if table is None and self._rows:
             return next(iter(self._rows.values()))
         if table not in self._rows:
-            named = f"no table {table!r}" if table is not None else "no table"
-            raise AskedWronglyError(f"{self.what} has {named}. It has: {', '.join(self._rows) or 'none'}.")
+            missing = "no tables" if table is None else f"no table {table!r}"
+            raise NotebookQueryError(f"{self.what} has {missing}. It has: {', '.join(self._rows) or 'none'}.")
         return self._rows[table]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the first table, as text that can do no harm."""
-        rows = self._named(None) if self._rows else []
+        """The first table as HTML with escaped text, for display in a notebook."""
+        rows = self._table(None) if self._rows else []
         names = list(rows[0]) if rows else []
         head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_short(row.get(name)))}</td>" for name in names) + "</tr>"
-            for row in rows[:SHOWN_ROWS]
+            "<tr>" + "".join(f"<td>{html.escape(_short_text(row.get(name)))}</td>" for name in names) + "</tr>"
+            for row in rows[:MAX_SHOWN_ROWS]
         )
-        more = f"{len(rows) - SHOWN_ROWS:,} more rows. " if len(rows) > SHOWN_ROWS else ""
+        more = f"{len(rows) - MAX_SHOWN_ROWS:,} more rows. " if len(rows) > MAX_SHOWN_ROWS else ""
         others = f"Tables: {', '.join(self._rows)}." if len(self._rows) > 1 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{more}{html.escape(others)}</p>"
 
 
-def _text(value: About) -> str:
-    """A parameter as its command's option would have it."""
+def _text(value: Parameter) -> str:
+    """A parameter as the text of a command-line option."""
     if value is True:
         return "1"
     if isinstance(value, datetime):
@@ -208,7 +217,9 @@ def _tables(answer: dict[str, Any]) -> dict[str, list[Row]]:
     """The lists of an answer, as rows."""
     found: dict[str, list[Row]] = {}
     columns = answer.get("columns")
-    inside = [(table, answer[name][table]) for name, table in PARTS.items() if table in (answer.get(name) or {})]
+    inside = [
+        (table, answer[name][table]) for name, table in NESTED_TABLES.items() if table in (answer.get(name) or {})
+    ]
     for name, value in (*inside, *answer.items()):
         if name == "rows" and columns:
             found[name] = [dict(zip(columns, row, strict=True)) for row in value]
@@ -226,15 +237,15 @@ def _tables(answer: dict[str, Any]) -> dict[str, list[Row]]:
 
 def _points(curve: list[list[Any]]) -> Iterator[Row]:
     for values in curve:
-        point = dict(zip(CURVE, values, strict=False))
+        point = dict(zip(CURVE_COLUMNS, values, strict=False))
         usd_micro = point.get("usd_micro")
         point["time"] = datetime.fromtimestamp(point["time"] / 1000, UTC)
         yield point | {"usd": None if usd_micro is None else usd_micro / USD_MICRO_PER_USD}
 
 
 def _flat(rows: list[Row]) -> list[Row]:
-    """What has parts (a workload, a culprit) as columns of its own: `workload_name`, `culprit_rank`."""
-    parts: dict[str, dict[str, None]] = {"workload": dict.fromkeys(WORKLOAD)}
+    """Rows with nested objects (a workload, a culprit) as separate columns: `workload_name`, `culprit_rank`."""
+    parts: dict[str, dict[str, None]] = {"workload": dict.fromkeys(WORKLOAD_COLUMNS)}
     for row in rows:
         for name, cell in row.items():
             if isinstance(cell, dict):
@@ -259,17 +270,17 @@ def _arrow(rows: list[Row]) -> pa.Table:
 
 
 def _column(name: str, cells: list[Any]) -> pa.Array:
-    """Times are recognised by their names, everything else is what it is."""
+    """A column as Arrow. Time columns are recognized by their names."""
     try:
-        if name.rpartition("_")[2] in TIMES and all(isinstance(cell, str | None) for cell in cells):
+        if name.rpartition("_")[2] in TIME_SUFFIXES and all(isinstance(cell, str | None) for cell in cells):
             times = [None if cell is None else datetime.fromisoformat(cell) for cell in cells]
             return pa.array(times, pa.timestamp("ms", "UTC"))
         return pa.array(cells)
-    except (ValueError, TypeError):  # of several kinds; Arrow's errors are these, too
+    except (ValueError, TypeError):  # mixed types; the errors of Arrow are subclasses of these
         return pa.array([None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in cells])
 
 
-def _short(cell: Any) -> str:
+def _short_text(cell: Any) -> str:
     if cell is None:
         return ""
     if isinstance(cell, float):

@@ -9,7 +9,7 @@ import reference_pages as reference
 from written import PAGES, blocks
 
 from pyrometer.cli import COMMANDS
-from pyrometer.export.ledger_metrics import Ledger
+from pyrometer.export.ledger_metrics import LedgerCollector
 from pyrometer.export.run_metrics import GAUGES
 from pyrometer.model.glossary import GLOSSARY
 from pyrometer.model.settings import Settings
@@ -40,7 +40,7 @@ def test_every_command_setting_state_cause_and_metric_has_its_place():
     assert set(Settings._fields) <= named("settings.md")
     assert {state.name for state in STATES} <= named("causes.md")
     assert set(CAUSES) <= headings("causes.md")
-    counted = {one.name + ("_total" if one.type == "counter" else "") for one in Ledger().collect()}
+    counted = {one.name + ("_total" if one.type == "counter" else "") for one in LedgerCollector().collect()}
     assert counted | {gauge.name for gauge in GAUGES} <= named("metrics.md")
 
 

@@ -27,9 +27,9 @@ from pyrometer.account.query.cost import cost
 from pyrometer.account.query.names import open_names
 from pyrometer.account.query.time_range import TimeRange
 from pyrometer.cli import main
-from pyrometer.export.csv import FORMULA, as_text, cost_table, dollars
+from pyrometer.export.csv import FORMULA_PREFIXES, cost_table, dollars, render_csv
 from pyrometer.export.focus import COLUMNS, focus_table
-from pyrometer.export.parquet import COST_KINDS, as_parquet
+from pyrometer.export.parquet import COST_KINDS, render_parquet
 from pyrometer.model.records import Node, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.serve.core import Core
@@ -83,11 +83,11 @@ def store(folder: Path) -> Iterator[Store]:
 
 @given(st.lists(st.lists(st.text() | st.integers() | st.none(), min_size=2, max_size=4), max_size=5))
 def test_any_text_comes_back_and_none_of_it_is_a_formula(rows: list[list[Any]]) -> None:
-    read_again = list(csv.reader(io.StringIO("".join(as_text(rows)), newline="")))
+    read_again = list(csv.reader(io.StringIO("".join(render_csv(rows)), newline="")))
     assert len(read_again) == len(rows)
     for row, again in zip(rows, read_again, strict=True):
         for cell, text in zip(row, again, strict=True):
-            if isinstance(cell, str) and cell.startswith(FORMULA):
+            if isinstance(cell, str) and cell.startswith(FORMULA_PREFIXES):
                 assert text == f"'{cell}"
             else:
                 assert text == ("" if cell is None else str(cell))
@@ -95,11 +95,11 @@ def test_any_text_comes_back_and_none_of_it_is_a_formula(rows: list[list[Any]]) 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
 def test_what_a_spreadsheet_would_work_out_is_marked_as_text(cell: str) -> None:
-    assert next(csv.reader(io.StringIO("".join(as_text([[cell]])), newline=""))) == [f"'{cell}"]
+    assert next(csv.reader(io.StringIO("".join(render_csv([[cell]])), newline=""))) == [f"'{cell}"]
 
 
 def test_text_comes_in_pieces() -> None:
-    pieces = list(as_text([number] for number in range(2_500)))
+    pieces = list(render_csv([number] for number in range(2_500)))
     assert [piece.count("\n") for piece in pieces] == [1_000, 1_000, 500]
 
 
@@ -111,7 +111,7 @@ def test_dollars_lose_no_digit(usd_micro: int) -> None:
 @pytest.mark.parametrize("by", [["team"], ["workload", "state"], ["day", "node"]])
 def test_a_spreadsheet_s_sums_are_the_answer_s_totals(store: Store, by: list[str]) -> None:
     answer = cost(store, ALL, by, zone=UTC)
-    rows = read("".join(as_text(cost_table(answer))))
+    rows = read("".join(render_csv(cost_table(answer))))
     assert len(rows) == len(answer["rows"])
     assert sum(int(row["gpu_ms"]) for row in rows) == answer["total"]["gpu_ms"]
     assert sum(Decimal(row["usd"]) for row in rows) * 1_000_000 == answer["total"]["usd_micro"]
@@ -119,7 +119,7 @@ def test_a_spreadsheet_s_sums_are_the_answer_s_totals(store: Store, by: list[str
 
 
 def test_a_workload_is_four_columns_and_empty_where_nobody_was(store: Store) -> None:
-    rows = read("".join(as_text(cost_table(cost(store, ALL, ["workload"], zone=UTC)))))
+    rows = read("".join(render_csv(cost_table(cost(store, ALL, ["workload"], zone=UTC)))))
     assert [row["workload_name"] for row in rows] == ["llama", ""]
     assert (rows[0]["workload_kind"], rows[0]["workload_namespace"]) == ("PyTorchJob", "ml")
 
@@ -132,8 +132,8 @@ def test_files_have_every_amount_that_the_answer_has(tmp_path: Path) -> None:
         open_names(store)
         answer = cost(store, ALL, ["team"], zone=UTC)
     assert [row["activity"] for row in answer["rows"]] == [0.5, None]
-    rows = read("".join(as_text(cost_table(answer))))
-    table = pq.read_table(io.BytesIO(b"".join(as_parquet(cost_table(answer), COST_KINDS))))
+    rows = read("".join(render_csv(cost_table(answer))))
+    table = pq.read_table(io.BytesIO(b"".join(render_parquet(cost_table(answer), COST_KINDS))))
     for row, in_csv, in_parquet in zip(answer["rows"], rows, table.to_pylist(), strict=True):
         assert list(row) == list(in_csv) == list(in_parquet)
         assert in_csv["activity"] == ("" if row["activity"] is None else str(row["activity"]))
@@ -146,7 +146,7 @@ def test_files_have_every_amount_that_the_answer_has(tmp_path: Path) -> None:
 
 @pytest.fixture
 def focus(store: Store) -> list[dict[str, str]]:
-    return read("".join(as_text(focus_table(charges(store, ALL, zone=BERLIN)))))
+    return read("".join(render_csv(focus_table(charges(store, ALL, zone=BERLIN)))))
 
 
 def test_focus_has_the_columns_of_its_specification(focus: list[dict[str, str]]) -> None:
@@ -204,8 +204,8 @@ def test_focus_has_no_row_for_what_has_no_price(tmp_path: Path) -> None:
         store.append([*records, Price(START_MS, PRICE_USD_MICRO, START_MS - HOUR, pool="priced")])
         build(store, Settings(), now_ms=ALL.to_ms)
         answer = charges(store, ALL, zone=UTC)
-        rows = read("".join(as_text(focus_table(answer))))
-        quick = read("".join(as_text(focus_table(charges(store, ALL, zone=UTC, price_usd_micro=2_000_000)))))
+        rows = read("".join(render_csv(focus_table(answer))))
+        quick = read("".join(render_csv(focus_table(charges(store, ALL, zone=UTC, price_usd_micro=2_000_000)))))
     assert {row["ResourceName"] for row in rows} == {"node-9"}
     assert sum(Decimal(row["BilledCost"]) for row in rows) * 1_000_000 == answer["total"]["usd_micro"]
     assert answer["total"]["unpriced_gpu_ms"] > 0
@@ -289,15 +289,15 @@ def test_parquet_has_types_and_the_same_sums_for_other_engines(folder: Path, tmp
 
 
 def test_parquet_comes_in_pieces_and_has_texts_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyrometer.export.parquet.ROWS_AT_ONCE", 10)
+    monkeypatch.setattr("pyrometer.export.parquet.ROWS_PER_CHUNK", 10)
     rows: list[list[Any]] = [["name", "usd"], *(["=1+1", dollars(-number)] for number in range(25))]
-    pieces = list(as_parquet(rows, {"usd": "money"}))
+    pieces = list(render_parquet(rows, {"usd": "money"}))
     assert len(pieces) == 4
     assert all(pieces)
     table = pq.read_table(io.BytesIO(b"".join(pieces)))
     assert table.column("name").to_pylist() == ["=1+1"] * 25
     assert sum(table.column("usd").to_pylist()) == Decimal("-0.0003")
-    empty = pq.read_table(io.BytesIO(b"".join(as_parquet(rows[:1], {"usd": "money"}))))
+    empty = pq.read_table(io.BytesIO(b"".join(render_parquet(rows[:1], {"usd": "money"}))))
     assert (empty.num_rows, empty.column_names) == (0, ["name", "usd"])
 
 

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pyrometer.account.build.ledger import build
 from pyrometer.account.query.sums import Sum
-from pyrometer.export.ledger_metrics import RETIRED_MS, SETTLED_MS, Ledger, Owner
-from pyrometer.export.metrics_text import LONGEST_LABEL, exposition
+from pyrometer.export.ledger_metrics import RETIRED_MS, SETTLED_MS, LedgerCollector, SeriesOwner
+from pyrometer.export.metrics_text import MAX_LABEL_CHARS, render_metrics
 from pyrometer.model.records import Event
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -45,7 +45,7 @@ def account(store: Store, now_ms: int) -> int:
     return covered.end_ms
 
 
-def counted(ledger: Ledger) -> Counter[str]:
+def counted(ledger: LedgerCollector) -> Counter[str]:
     """Milliseconds by state, as a scraper would add them up."""
     found: Counter[str] = Counter()
     for (_, state), amount in ledger.amounts.items():
@@ -54,7 +54,7 @@ def counted(ledger: Ledger) -> Counter[str]:
 
 
 def test_a_minute_counts_once_when_it_has_settled(store: Store) -> None:
-    ledger = Ledger()
+    ledger = LedgerCollector()
     last: Counter[str] = Counter()
     for minute in (30, 37, 44, 80, 81, 118):
         ledger.count(store, account(store, at(minute)))
@@ -70,21 +70,21 @@ def test_a_minute_counts_once_when_it_has_settled(store: Store) -> None:
 
 
 def test_a_restart_goes_on_with_the_next_minute(store: Store) -> None:
-    before = Ledger()
+    before = LedgerCollector()
     before.count(store, account(store, at(60)))
     assert counted(before) == {}
-    after = Ledger()
+    after = LedgerCollector()
     after.count(store, account(store, at(90)))
     after.count(store, account(store, at(90)))
     assert sum(counted(after).values()) == 4 * 30 * MINUTE
 
 
 def test_a_restart_shows_what_had_only_been_announced(store: Store) -> None:
-    first = Ledger()
+    first = LedgerCollector()
     for minute in (60, 70):
         first.count(store, account(store, at(minute)))
     for _ in range(2):  # each ends before anything was seen to grow
-        ledger = Ledger()
+        ledger = LedgerCollector()
         ledger.count(store, account(store, at(70)))
     assert counted(ledger) == {"train": 0, "data_stall": 0, "comm_stall": 0}
     ledger.count(store, account(store, at(70)))
@@ -92,7 +92,7 @@ def test_a_restart_shows_what_had_only_been_announced(store: Store) -> None:
 
 
 def test_a_new_series_is_zero_before_it_grows(store: Store) -> None:
-    ledger = Ledger()
+    ledger = LedgerCollector()
     ledger.count(store, account(store, at(60)))
     ledger.count(store, account(store, at(70)))
     assert dict(counted(ledger)) == {"train": 0, "data_stall": 0, "comm_stall": 0}
@@ -101,7 +101,7 @@ def test_a_new_series_is_zero_before_it_grows(store: Store) -> None:
 
 
 def test_what_is_corrected_later_is_counted_beside(store: Store) -> None:
-    ledger = Ledger()
+    ledger = LedgerCollector()
     for minute in (30, 100, 100):
         ledger.count(store, account(store, at(minute)))
     before = counted(ledger)
@@ -119,7 +119,7 @@ def test_workloads_beyond_the_limit_are_others_and_the_sum_is_whole(tmp_path: Pa
     with Store(tmp_path, create=True) as store:
         jobs = [r for n in range(4) for r in job(f"job-{n}", pods=1, gpus=1, from_min=20 * n, to_min=20 * n + 20)]
         store.append([*cluster(nodes=1, gpus=1), *jobs])
-        ledger = Ledger(most=2)
+        ledger = LedgerCollector(max_workloads=2)
         for minute in (12, 30, 50, 70, 90, 90):
             ledger.count(store, account(store, at(minute)))
         owners = {owner for owner, _ in ledger.amounts}
@@ -158,7 +158,7 @@ class Scraper:
         self.ever: dict[tuple[str, ...], float] = {}
         self.increase = 0.0
 
-    def scrape(self, ledger: Ledger) -> None:
+    def scrape(self, ledger: LedgerCollector) -> None:
         now = {
             tuple(sample.labels.values()): sample.value
             for family in ledger.collect()
@@ -178,7 +178,7 @@ class Scraper:
 def test_whoever_comes_goes_and_returns_no_counter_falls_and_nothing_is_lost(
     history: list[Worked], most: int, most_teams: int
 ) -> None:
-    ledger, scraper, whole_ms = Ledger(most=most, most_teams=most_teams), Scraper(), 0
+    ledger, scraper, whole_ms = LedgerCollector(max_workloads=most, max_teams=most_teams), Scraper(), 0
     before_ms = 0  # what was counted by processes that are gone
     through_ms = ledger.through_ms = START_MS
     for while_ in history:
@@ -192,7 +192,7 @@ def test_whoever_comes_goes_and_returns_no_counter_falls_and_nothing_is_lost(
         assert shown + retired == whole_ms - before_ms
         if while_.restarts:
             before_ms = whole_ms - sum(amount.gpu_ms for amount in ledger.announced.values())
-            pending, ledger = ledger.pending(), Ledger(most=most, most_teams=most_teams)
+            pending, ledger = ledger.pending(), LedgerCollector(max_workloads=most, max_teams=most_teams)
             ledger.through_ms = through_ms
             ledger.resume(pending)
             scraper.last = scraper.ever = {}  # what begins anew is a reset, and its first value no increase
@@ -203,13 +203,13 @@ def test_whoever_comes_goes_and_returns_no_counter_falls_and_nothing_is_lost(
 
 
 def test_a_retired_workload_comes_back_where_it_was() -> None:
-    ledger = Ledger()
+    ledger = LedgerCollector()
     ledger.through_ms = START_MS
     busy, idle = Worked(1, ((1, "train"),)), Worked(1, ())
     ledger.advance(busy.groups(), at(1))
     ledger.advance(idle.groups(), at(1))
     ledger.advance(idle.groups(), at(2) + RETIRED_MS)
-    owner = Owner("team-1", "", "ml/1")
+    owner = SeriesOwner("team-1", "", "ml/1")
     assert not ledger.amounts
     assert ledger.retired[owner]["train"].gpu_ms == MINUTE
     ledger.advance(busy.groups(), at(3) + RETIRED_MS)
@@ -222,7 +222,7 @@ def test_a_retired_workload_comes_back_where_it_was() -> None:
 def test_a_workload_that_is_over_has_no_series_after_a_while(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(hours=5), *job(), *job(to_min=60)])
-        ledger = Ledger()
+        ledger = LedgerCollector()
         for minute in (15, 30, 60, 75, 135, 150, 285):
             ledger.count(store, account(store, START_MS + minute * MINUTE))
             names = {owner.workload for owner, _ in ledger.amounts}
@@ -231,47 +231,49 @@ def test_a_workload_that_is_over_has_no_series_after_a_while(tmp_path: Path) -> 
 
 
 def test_findings_are_what_they_cost_now(store: Store) -> None:
-    ledger = Ledger()
+    ledger = LedgerCollector()
     workload = {"uid": "u", "kind": "Job", "namespace": "ml", "name": "llama"}
     finding = {"cause": "hang", "team": "nlp", "experiment": "sft", "workload": workload, "usd_micro": 2_500_000}
-    ledger.found([finding, finding])
-    body, _ = exposition([ledger], "")
+    ledger.set_findings([finding, finding])
+    body, _ = render_metrics([ledger], "")
     assert 'pyrometer_finding_usd{cause="hang",experiment="sft",team="nlp",workload="ml/llama"} 5.0' in body.decode()
-    ledger.found([])
-    assert "pyrometer_finding_usd{" not in exposition([ledger], "")[0].decode()
+    ledger.set_findings([])
+    assert "pyrometer_finding_usd{" not in render_metrics([ledger], "")[0].decode()
 
 
 def test_names_cannot_break_the_text(tmp_path: Path) -> None:
     name = 'evil"} 1\npyrometer_fake 1\n\\'
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(), *(r._replace(team=name) if hasattr(r, "team") else r for r in job())])
-        ledger = Ledger()
+        ledger = LedgerCollector()
         for minute in (30, 60, 60):
             ledger.count(store, account(store, at(minute)))
     for accept in ("", "application/openmetrics-text; version=1.0.0"):
-        body, form = exposition([ledger], accept)
+        body, form = render_metrics([ledger], accept)
         assert ("openmetrics" in form) == bool(accept)
         assert b"\npyrometer_fake" not in body
-    families = {family.name: family for family in text_string_to_metric_families(exposition([ledger], "")[0].decode())}
+    families = {
+        family.name: family for family in text_string_to_metric_families(render_metrics([ledger], "")[0].decode())
+    }
     assert any(sample.labels["team"] == name for sample in families["pyrometer_gpu_seconds"].samples)
 
 
 def test_long_names_are_cut_and_stay_apart() -> None:
-    ledger = Ledger()
+    ledger = LedgerCollector()
     workload = {"kind": "Job", "namespace": "ml", "name": "x" * 5_000}
     ledger.advance([Sum(("train", "t" * 2_000 + end, None, workload), MINUTE, 0, 0) for end in "ab"], at(1))
     owners = {owner for owner, _ in ledger.amounts}
     assert len(owners) == 2
-    assert max(len(value) for owner in owners for value in owner) == LONGEST_LABEL
+    assert max(len(value) for owner in owners for value in owner) == MAX_LABEL_CHARS
 
 
 def test_promtool_finds_nothing_wrong(store: Store) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("needs promtool: apt-get install prometheus")
-    ledger = Ledger()
+    ledger = LedgerCollector()
     for minute in (30, 60, 60):
         ledger.count(store, account(store, at(minute)))
     said = subprocess.run(
-        ["promtool", "check", "metrics"], input=exposition([ledger], "")[0], capture_output=True, check=False
+        ["promtool", "check", "metrics"], input=render_metrics([ledger], "")[0], capture_output=True, check=False
     )
     assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")

@@ -14,9 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from pyrometer.export import otlp_push
 from pyrometer.export.otlp_push import (
-    LOOK_BACK_MS,
+    MAX_SPAN_AGE_MS,
     SETTLED_MS,
-    Marks,
+    PushMarks,
     ended_runs,
     key_values,
     metric_bodies,
@@ -42,7 +42,7 @@ def families(count: int):
 
 @pytest.mark.parametrize("most", [1, 3, 7, 2_000])
 def test_metrics_have_the_names_and_values_of_the_page(most, monkeypatch):
-    monkeypatch.setattr(otlp_push, "MOST_POINTS", most)
+    monkeypatch.setattr(otlp_push, "MAX_BODY_POINTS", most)
     bodies = list(metric_bodies(families(7), {"service.name": "pyrometer"}, NOW - 5_000, NOW))
     assert len(bodies) == -(-8 // most)
     said = {}
@@ -94,7 +94,7 @@ def spans_of(rank: int, step: int, begin_ms: int, lasts_ms: int = 40) -> list[Sp
     ]
 
 
-def pushed(store: Store, marks: Marks, now_ms: int) -> tuple[list[str], Marks]:
+def pushed(store: Store, marks: PushMarks, now_ms: int) -> tuple[list[str], PushMarks]:
     """What one round pushes, and the marks after it; as they come back from the store."""
     ids = []
     marks = marks.advanced(now_ms)
@@ -107,7 +107,7 @@ def pushed(store: Store, marks: Marks, now_ms: int) -> tuple[list[str], Marks]:
         assert len(found) == one.spans
         ids += found
         marks = marks._replace(ranks=marks.ranks | one.ranks)
-    return ids, Marks.read(marks.text(), now_ms)
+    return ids, PushMarks.read(marks.text(), now_ms)
 
 
 @settings(max_examples=8)
@@ -119,9 +119,9 @@ def pushed(store: Store, marks: Marks, now_ms: int) -> tuple[list[str], Marks]:
 def test_every_span_is_pushed_once_however_late_a_rank_is(tmp_path_factory, rounds, most, body):
     """Ranks send their steps in order, each when it comes to it: one may be far behind the others."""
     with pytest.MonkeyPatch.context() as patch, Store(tmp_path_factory.mktemp("s"), create=True) as store:
-        patch.setattr(otlp_push, "MOST_AT_ONCE", most)
-        patch.setattr(otlp_push, "MOST_SPANS", body)
-        marks, sent, stored = Marks(NOW, {}, {}), Counter(), []
+        patch.setattr(otlp_push, "MAX_ROUND_SPANS", most)
+        patch.setattr(otlp_push, "MAX_BODY_SPANS", body)
+        marks, sent, stored = PushMarks(NOW, {}, {}), Counter(), []
         done = Counter()
         for number, some in enumerate(rounds):
             for rank, steps in some:
@@ -140,13 +140,13 @@ def test_every_span_is_pushed_once_however_late_a_rank_is(tmp_path_factory, roun
 
 def test_a_step_is_pushed_when_all_of_it_is_there_and_the_past_is_not(tmp_path: Path):
     with Store(tmp_path, create=True) as store:
-        store.append(spans_of(0, 1, NOW - LOOK_BACK_MS))
+        store.append(spans_of(0, 1, NOW - MAX_SPAN_AGE_MS))
         store.append(spans_of(0, 2, NOW + 1, lasts_ms=600_000))
-        marks = Marks.read(None, NOW)
+        marks = PushMarks.read(None, NOW)
         assert pushed(store, marks, NOW + 600_000 + SETTLED_MS)[0] == []
         ids, marks = pushed(store, marks, NOW + 600_002 + SETTLED_MS)
         assert sorted(ids) == [f"000000000002000{number}" for number in range(3)]
-        assert pushed(store, marks, NOW + 2 * LOOK_BACK_MS) == ([], Marks(NOW + LOOK_BACK_MS, {}, {}))
+        assert pushed(store, marks, NOW + 2 * MAX_SPAN_AGE_MS) == ([], PushMarks(NOW + MAX_SPAN_AGE_MS, {}, {}))
 
 
 def test_who_it_was_in_the_words_of_opentelemetry(tmp_path: Path):
@@ -174,7 +174,7 @@ def test_who_it_was_in_the_words_of_opentelemetry(tmp_path: Path):
                 Workload(NOW, "lab", "w", "Job", "ml", "sft"),
             ]
         )
-        (one,) = step_bodies(store, Marks(NOW, {}, {}), NOW + 60_000)
+        (one,) = step_bodies(store, PushMarks(NOW, {}, {}), NOW + 60_000)
         (of_resource,) = ExportTraceServiceRequest.FromString(one.body).resource_spans
         resource = plain(of_resource.resource.attributes)
         step, forward, _ = of_resource.scope_spans[0].spans
@@ -210,7 +210,7 @@ def test_a_run_that_is_over_and_does_not_begin_again(tmp_path: Path):
 
     late = NOW + 10 * 60_000
     with Store(tmp_path, create=True) as store:
-        marks = Marks(NOW, {}, {})
+        marks = PushMarks(NOW, {}, {})
         store.append([rank(0, 1, NOW + 5), rank(1, 1, None)])
         assert ended_runs(store, marks, late) == {}
         store.append([rank(1, 1, NOW + 7)._replace(time_ms=NOW + 9)])

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pyrometer.account.build.ledger import build
 from pyrometer.answers.runs.progress import ENDED_MS, MAX_METRICS, SILENT_MS
-from pyrometer.export.metrics_text import exposition
-from pyrometer.export.run_metrics import Runs
+from pyrometer.export.metrics_text import render_metrics
+from pyrometer.export.run_metrics import RunCollector
 from pyrometer.model.records import Metric, Node, Run
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -45,7 +45,7 @@ class Shown:
     """What a scraper sees, as the books are kept."""
 
     def __init__(self, store: Store, **more: int) -> None:
-        self.store, self.runs = store, Runs(**more)
+        self.store, self.runs = store, RunCollector(**more)
 
     def at(self, minute: float) -> dict[str, float]:
         """The figures of the run of this file, by their names and the labels that are not the run's own."""
@@ -56,7 +56,7 @@ class Shown:
 
     def figures(self, run: str) -> dict[str, float]:
         found = {}
-        for family in text_string_to_metric_families(exposition([self.runs], "")[0].decode()):
+        for family in text_string_to_metric_families(render_metrics([self.runs], "")[0].decode()):
             for sample in family.samples:
                 if sample.labels.get("run", run) == run:
                     own = [value for name, value in sample.labels.items() if name not in ("run", "team", "experiment")]
@@ -160,7 +160,7 @@ def test_the_largest_runs_have_series_and_keep_them(store: Store) -> None:
         return [Run(at(80), f"small-{number}", 1, rank, at(80), ranks=ranks) for rank in range(ranks)]
 
     store.append([one for number in range(5) for one in small(number, 2)])
-    shown = Shown(store, most=2)
+    shown = Shown(store, max_runs=2)
     assert shown.at(90)["pyrometer_runs_left_out"] == 4
     assert shown.figures("run")["ranks"] == 4
     store.append(small(9, 64))
@@ -197,9 +197,9 @@ def test_only_what_is_recent_is_read(store: Store) -> None:
     assert len(old) >= 4
     for part in old:
         (store.folder / part.path).write_bytes(b"not Parquet")
-    runs = Runs()
+    runs = RunCollector()
     runs.count(store, covered.end_ms)
-    assert b"pyrometer_run_step" in exposition([runs], "")[0]
+    assert b"pyrometer_run_step" in render_metrics([runs], "")[0]
 
 
 def test_promtool_finds_nothing_wrong(store: Store) -> None:
@@ -208,6 +208,6 @@ def test_promtool_finds_nothing_wrong(store: Store) -> None:
     shown = Shown(store)
     shown.at(90)
     said = subprocess.run(
-        ["promtool", "check", "metrics"], input=exposition([shown.runs], "")[0], capture_output=True, check=False
+        ["promtool", "check", "metrics"], input=render_metrics([shown.runs], "")[0], capture_output=True, check=False
     )
     assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")

@@ -18,9 +18,9 @@ from pyrometer.account.query.answer_json import iso
 from pyrometer.act.summary_writers import MlflowSummaryWriter, WandbSummaryWriter
 from pyrometer.collect.trackers.common import TrackedRun
 from pyrometer.collect.trackers.mlflow import FoundRun, Mlflow
-from pyrometer.export.mlflow import metrics_of
-from pyrometer.export.tracker_summary import LONGEST_TAG, Stamp, stamp_of
-from pyrometer.export.wandb import summary_of
+from pyrometer.export.mlflow import new_metrics
+from pyrometer.export.tracker_summary import MAX_TAG_CHARS, RunSummary, summarize_run
+from pyrometer.export.wandb import wandb_summary
 from tests.support.clusters import at
 from tests.support.kube_server import free_port
 from tests.support.training_processes import SOURCES
@@ -57,21 +57,21 @@ def shown(ended_min: float | None = 60, **more):
     }
 
 
-def run(stamp: Stamp | None = None) -> FoundRun:
+def run(run_summary: RunSummary | None = None) -> FoundRun:
     """A run in MLflow, stamped before or not."""
     tracked = TrackedRun("mlflow", "abc", "carp", None, at(0), None, None)
-    told = metrics_of(stamp, FoundRun(tracked, {}, {})) if stamp else []
+    told = new_metrics(run_summary, FoundRun(tracked, {}, {})) if run_summary else []
     last = {}
     for point in told:  # as MLflow has it: the last step, then the last time
         last[point["key"]] = max(
             last.get(point["key"], (0, -1, 0.0)), (point["timestamp"], point["step"], point["value"])
         )
-    return FoundRun(tracked, stamp.tags if stamp else {}, last)
+    return FoundRun(tracked, run_summary.tags if run_summary else {}, last)
 
 
 def test_it_is_told_whose_it_is_what_it_cost_and_what_was_found():
-    stamp = stamp_of(shown(), [FINDING], at_ms=at(90), public_url="https://p.example.com/")
-    assert stamp.tags == {
+    run_summary = summarize_run(shown(), [FINDING], at_ms=at(90), public_url="https://p.example.com/")
+    assert run_summary.tags == {
         "pyrometer.run": "carp",
         "pyrometer.workload": "PyTorchJob ml/llama",
         "pyrometer.experiment": "sft",
@@ -82,64 +82,68 @@ def test_it_is_told_whose_it_is_what_it_cost_and_what_was_found():
         "pyrometer.findings": "$2.00 hang: llama hung for 4 min.",
         "pyrometer.url": "https://p.example.com/run?run=carp",
     }
-    assert stamp.figures == {
+    assert run_summary.metrics == {
         "pyrometer/wasted_usd": 1.5,
         "pyrometer/goodput": 0.75,
         "pyrometer/attempts": 2.0,
         "pyrometer/share/train": 0.75,
         "pyrometer/share/hang": 0.25,
     }
-    assert stamp.whole == {"pyrometer/gpu_hours": 2.0, "pyrometer/usd": 6.000001}
-    assert (stamp.at_ms, stamp.step) == (at(60), 119)
+    assert run_summary.totals == {"pyrometer/gpu_hours": 2.0, "pyrometer/usd": 6.000001}
+    assert (run_summary.at_ms, run_summary.step) == (at(60), 119)
 
 
 def test_dollars_are_a_curve_with_a_point_a_minute():
-    stamp = stamp_of(shown(), [], at_ms=at(90))
-    assert [(spent.time_ms, spent.step) for spent in stamp.curve] == [(at(minute), 2 * minute) for minute in range(60)]
-    assert [spent.usd for spent in stamp.curve] == pytest.approx([0.1 * minute for minute in range(60)])
+    run_summary = summarize_run(shown(), [], at_ms=at(90))
+    assert [(cost.time_ms, cost.step) for cost in run_summary.cost_curve] == [
+        (at(minute), 2 * minute) for minute in range(60)
+    ]
+    assert [cost.usd for cost in run_summary.cost_curve] == pytest.approx([0.1 * minute for minute in range(60)])
 
 
 def test_while_it_goes_on_the_last_minutes_are_left_for_later():
-    stamp = stamp_of(shown(ended_min=None, outcome="running"), [], at_ms=at(30))
-    assert max(spent.time_ms for spent in stamp.curve) == at(28)
-    assert stamp.whole == {}
+    run_summary = summarize_run(shown(ended_min=None, outcome="running"), [], at_ms=at(30))
+    assert max(cost.time_ms for cost in run_summary.cost_curve) == at(28)
+    assert run_summary.totals == {}
 
 
 def test_what_is_there_already_is_not_told_again():
-    stamp = stamp_of(shown(), [FINDING], at_ms=at(90))
-    assert len(metrics_of(stamp, run())) == 2 * 60 + 5 + 2
-    assert metrics_of(stamp, run(stamp)) == []
-    early = stamp_of(shown(ended_min=None), [], at_ms=at(30))
-    later = [point for point in metrics_of(stamp, run(early)) if point["key"] == "pyrometer/usd"]
+    run_summary = summarize_run(shown(), [FINDING], at_ms=at(90))
+    assert len(new_metrics(run_summary, run())) == 2 * 60 + 5 + 2
+    assert new_metrics(run_summary, run(run_summary)) == []
+    early = summarize_run(shown(ended_min=None), [], at_ms=at(30))
+    later = [point for point in new_metrics(run_summary, run(early)) if point["key"] == "pyrometer/usd"]
     assert [point["timestamp"] for point in later] == [at(minute) for minute in range(29, 61)]
 
 
 def test_another_total_at_the_same_time_becomes_the_latest():
-    stamp = stamp_of(shown(), [], at_ms=at(90))
-    dearer = stamp_of(shown(usd_micro=7_000_000), [], at_ms=at(90))
-    (point,) = metrics_of(dearer, run(stamp))
+    run_summary = summarize_run(shown(), [], at_ms=at(90))
+    dearer = summarize_run(shown(usd_micro=7_000_000), [], at_ms=at(90))
+    (point,) = new_metrics(dearer, run(run_summary))
     assert point == {"key": "pyrometer/usd", "value": 7.0, "timestamp": at(60) + 1, "step": 119}
 
 
 def test_without_a_price_there_are_no_dollars():
     unpriced = [[step, time_ms, value, gpu_ms, None] for step, time_ms, value, gpu_ms, _ in shown()["metrics"]["loss"]]
     states = [{**state, "usd_micro": None} for state in shown()["states"]]
-    stamp = stamp_of(shown(usd_micro=None, usd=None, metrics={"loss": unpriced}, states=states), [], at_ms=at(90))
-    assert not any("usd" in point["key"] for point in metrics_of(stamp, run()))
+    run_summary = summarize_run(
+        shown(usd_micro=None, usd=None, metrics={"loss": unpriced}, states=states), [], at_ms=at(90)
+    )
+    assert not any("usd" in point["key"] for point in new_metrics(run_summary, run()))
 
 
 def test_a_hundred_findings_are_still_a_tag():
     many = [{**FINDING, "title": "x" * 1_000, "usd_micro": number} for number in range(100)]
-    tag = stamp_of(shown(), many, at_ms=at(90)).tags["pyrometer.findings"]
-    assert len(tag) <= LONGEST_TAG
+    tag = summarize_run(shown(), many, at_ms=at(90)).tags["pyrometer.findings"]
+    assert len(tag) <= MAX_TAG_CHARS
 
 
 def test_a_summary_has_all_of_it():
-    stamp = stamp_of(shown(), [FINDING], at_ms=at(90))
-    summary = summary_of(stamp)
+    run_summary = summarize_run(shown(), [FINDING], at_ms=at(90))
+    summary = wandb_summary(run_summary)
     assert summary["pyrometer/usd"] == 6.000001
     assert summary["pyrometer/stamped_ms"] == at(60)
-    assert set(stamp.tags) < set(summary)
+    assert set(run_summary.tags) < set(summary)
 
 
 class Asked:
@@ -267,11 +271,11 @@ STAMPING = """
 import sys
 sys.path[:0] = [".", "tests/export"]
 from test_stamps import FINDING, shown, at
-from pyrometer.export.tracker_summary import stamp_of
-from pyrometer.export.wandb import stamp_online
-stamp = stamp_of(shown(), [FINDING], at_ms=at(90))
+from pyrometer.export.tracker_summary import summarize_run
+from pyrometer.export.wandb import write_summaries_online
+run_summary = summarize_run(shown(), [FINDING], at_ms=at(90))
 for _ in range(2):
-    print(*stamp_online({"us/vision/abc": stamp, "us/vision/gone": stamp}))
+    print(*write_summaries_online({"us/vision/abc": run_summary, "us/vision/gone": run_summary}))
 """
 
 

@@ -17,8 +17,8 @@ from pyrometer.account.query.time_range import TimeRange
 from pyrometer.answers.fleet.workload_status import PHASES
 from pyrometer.answers.runs.overview import runs
 from pyrometer.answers.runs.progress import Progress
-from pyrometer.export.metrics_text import exposition
-from pyrometer.export.workload_metrics import Workloads
+from pyrometer.export.metrics_text import render_metrics
+from pyrometer.export.workload_metrics import WorkloadCollector
 from pyrometer.model.records import Event, Metric, Pod, Restatement, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import SHARE_WHOLE
@@ -37,7 +37,7 @@ class Shown:
     """What a scraper sees, as the books are kept."""
 
     def __init__(self, store: Store, **more: int) -> None:
-        self.store, self.workloads, self.progress = store, Workloads(**more), Progress()
+        self.store, self.workloads, self.progress = store, WorkloadCollector(**more), Progress()
 
     def at(self, minute: float) -> None:
         build(self.store, Settings(), now_ms=at(minute))
@@ -46,7 +46,7 @@ class Shown:
 
     @property
     def text(self) -> str:
-        return exposition([self.workloads], "")[0].decode()
+        return render_metrics([self.workloads], "")[0].decode()
 
     def of(self, workload: str) -> dict[str, float]:
         """The figures of a workload, and of its phases the one that is so."""
@@ -197,7 +197,7 @@ def test_two_of_one_name_are_one_series_and_no_more_have_any_than_may(store: Sto
             *job("llama", pods=1, from_min=25),
         ]
     )
-    shown = Shown(store, most=1)
+    shown = Shown(store, max_workloads=1)
     shown.at(30)
     samples = [line for line in shown.text.splitlines() if line.startswith("pyrometer_workload_pods{")]
     assert len(samples) == 1

@@ -228,7 +228,7 @@ def test_every_span_links_to_its_finding_and_every_drawing_has_a_name():
     assert all(svg.attrib["aria-label"] for svg in root.iter("svg"))
 
 
-def test_every_cause_has_the_colour_of_a_state_it_claims():
+def test_every_cause_has_the_color_of_a_state_it_claims():
     assert {cause_class(cause) for cause in CAUSES} <= {f"s-{state}" for state in STATE}
     unknown = [cause for cause in CAUSES if cause_class(cause) == "s-unobserved"]
     assert unknown == ["telemetry_lost"]

@@ -446,8 +446,8 @@ def test_what_is_not_known_comes_with_what_would_help():
     assert "read access to every cluster" not in text  # Kubernetes has seen everything
 
 
-def colours(dark: bool) -> dict[str, str]:
-    """CSS class or variable → its colour, in light or in dark."""
+def colors(dark: bool) -> dict[str, str]:
+    """CSS class or variable → its color, in light or in dark."""
     css = files("pyrometer.render").joinpath("colors.css").read_text(encoding="utf-8")
     both = r"light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)"
     found = {name: pair[dark] for name, *pair in re.findall(rf"(--[a-z]+): {both};", css)}
@@ -459,8 +459,8 @@ def colours(dark: bool) -> dict[str, str]:
 def contrast(one: str, other: str) -> float:
     """WCAG contrast ratio."""
 
-    def luminance(colour: str) -> float:
-        parts = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
+    def luminance(color: str) -> float:
+        parts = [int(color[index : index + 2], 16) / 255 for index in (1, 3, 5)]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -469,8 +469,8 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_every_state_has_a_colour_of_its_own_and_text_can_be_read(dark):
-    found = colours(dark)
+def test_every_state_has_a_color_of_its_own_and_text_can_be_read(dark):
+    found = colors(dark)
     of_states = [found[f".s-{name}"] for name in STATE]
     assert len(set(of_states)) == len(STATES)
     assert all(f".f-{family}" in found for family in FAMILIES)

@@ -74,7 +74,7 @@ def of_finding(kind: str, facts: Facts, context: MessageContext, before_usd_micr
     """The message about a finding that opened, grew, ended, or was noticed only after its end."""
     spent = _spent(facts)
     before = f" ({dollars(before_usd_micro)} at the last notification)" if before_usd_micro else ""
-    said = {
+    summary = {
         "opened": f"{spent} so far",
         "grown": f"{spent} so far{before}",
         "again": f"Reopened, {spent} so far",
@@ -85,7 +85,7 @@ def of_finding(kind: str, facts: Facts, context: MessageContext, before_usd_micr
     to_ms = facts["to_ms"] if over else None
     return Message(
         kind,
-        f"{said}: {facts['title']}",
+        f"{summary}: {facts['title']}",
         (_when(facts, context.zone, over=over), *_who(facts)),
         () if kind == "over" else tuple(facts["evidence"]),
         "" if kind == "over" and facts["cause"] in ENDED_BY_THEMSELVES else facts["suggestion"],
@@ -159,15 +159,15 @@ def _when(facts: Facts, zone: tzinfo, *, over: bool) -> str:
 def _who(facts: Facts) -> list[str]:
     workload = facts["workload"]
     job = f"{workload['kind']} {workload['namespace']}/{workload['name']}" if workload else ""
-    told = {"team": facts["team"] if job or facts["team"] != PLATFORM else None, "experiment": facts["experiment"]}
-    if workload and told["experiment"] == workload["name"]:  # it is not a name that a user chose
-        told["experiment"] = None
-    whose = [f"{name} {value}" for name, value in told.items() if value]
+    owner = {"team": facts["team"] if job or facts["team"] != PLATFORM else None, "experiment": facts["experiment"]}
+    if workload and owner["experiment"] == workload["name"]:  # it is not a name that a user chose
+        owner["experiment"] = None
+    labels = [f"{name} {value}" for name, value in owner.items() if value]
     culprit = [(name, value) for name, value in (facts["culprit"] or {}).items() if value not in (None, "", [])]
-    blamed = [
+    culprits = [
         f"{name} {listed(list(map(str, value))) if isinstance(value, list) else value}" for name, value in culprit
     ]
-    lines = [", ".join([*whose, job] if job else whose), f"Culprit: {', '.join(blamed)}" if blamed else ""]
+    lines = [", ".join([*labels, job] if job else labels), f"Culprit: {', '.join(culprits)}" if culprits else ""]
     return [_cut(line[0].upper() + line[1:]) for line in lines if line]
 
 

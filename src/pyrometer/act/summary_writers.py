@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from pyrometer.act.finding_lifecycle import ms_of
 from pyrometer.collect.source import SourceError
 from pyrometer.collect.trackers.mlflow import Mlflow, NotTakenError
-from pyrometer.export.mlflow import stamp
-from pyrometer.export.tracker_summary import stamp_of
+from pyrometer.export.mlflow import write_summary
+from pyrometer.export.tracker_summary import summarize_run
 from pyrometer.model.units import MS_PER_DAY
 
 EVERY_S = 60.0
@@ -111,9 +111,9 @@ class MlflowSummaryWriter(SummaryWriter):
             shown = await self._ask("show", {"run": one.row["run"], "without": "windows,findings"})
             if shown is None:
                 continue
-            found = stamp_of(shown, of_workload(shown, findings), at_ms=at_ms, public_url=self._public_url)
+            summary = summarize_run(shown, of_workload(shown, findings), at_ms=at_ms, public_url=self._public_url)
             try:
-                await stamp(self._mlflow, one.run_id, found)
+                await write_summary(self._mlflow, one.run_id, summary)
             except NotTakenError as error:  # a run of another server, or deleted
                 log.info("The cost of run %s is not written: %s", one.run_id, error)
                 self._mark_written(one, "refused")

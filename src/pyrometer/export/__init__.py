@@ -1,1 +1,1 @@
-"""Facts out, one file a format."""
+"""Exports of the ledger and of runs, one module per format or target."""

@@ -1,7 +1,7 @@
-"""Charges as FOCUS 1.2, the FinOps Foundation's open billing format (focus.finops.org): one row a charge.
+"""Charges as FOCUS 1.2, the FinOps Foundation's open billing format (focus.finops.org): one row per charge.
 
-A cluster is the billing account, a team its sub-account, a node the resource, a GPU model the SKU. What has no price is
-no charge and has no row: a row of this format must have a cost, and nothing that was used is free.
+A cluster is the billing account, a team its sub-account, a node the resource, and a GPU model the SKU. GPU time without
+a price has no row, because every row of this format must have a cost.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pyrometer.export.csv import Cell, dollars
 from pyrometer.export.parquet import MONEY, QUANTITY, TIME
 from pyrometer.model.units import MS_PER_HOUR
 
-PROVIDER = "Pyrometer"  # provides, publishes and bills: the specification wants no cost where these differ
+PROVIDER = "Pyrometer"  # provider, publisher and invoice issuer: if they differ, the specification requires other costs
 UNIT = "GPU-Hours"
 CURRENCY = "USD"
-ADJUSTS_TAG = "pyrometer:adjusts"  # the format wants a prefix on what is not its user's own
-QUANTUM = Decimal("1e-12")  # of a quantity
+ADJUSTS_TAG = "pyrometer:adjusts"  # the format requires a prefix for tags that the user did not define
+QUANTITY_STEP = Decimal("1e-12")  # precision of quantities
 
-# What every row says alike. Null: it does not apply to a cluster of one's own.
-_SAME: dict[str, Cell] = {
+# Columns with the same value in every row. None: the column does not apply to a self-operated cluster.
+_CONSTANT_CELLS: dict[str, Cell] = {
     "AvailabilityZone": None,
     "BillingCurrency": CURRENCY,
     "BillingAccountType": "Cluster",
@@ -52,7 +52,7 @@ _SAME: dict[str, Cell] = {
     "SkuPriceDetails": None,
     "SubAccountType": "Team",
 }
-_OWN = (
+_VARIABLE_COLUMNS = (
     "BilledCost",
     "BillingAccountId",
     "BillingAccountName",
@@ -77,9 +77,9 @@ _OWN = (
     "SubAccountName",
     "Tags",
 )
-COLUMNS = tuple(sorted((*_SAME, *_OWN)))
-# What a column is, where it is not text.
-KINDS = {
+COLUMNS = tuple(sorted((*_CONSTANT_CELLS, *_VARIABLE_COLUMNS)))
+# The type of each column that is not text.
+COLUMN_KINDS = {
     **dict.fromkeys(("BilledCost", "ContractedCost", "ContractedUnitPrice", "EffectiveCost", "ListCost"), MONEY),
     **dict.fromkeys(("CommitmentDiscountQuantity", "ConsumedQuantity", "PricingQuantity"), QUANTITY),
     **dict.fromkeys(("BillingPeriodEnd", "BillingPeriodStart", "ChargePeriodEnd", "ChargePeriodStart"), TIME),
@@ -88,20 +88,20 @@ KINDS = {
 
 
 def focus_table(answer: dict[str, Any]) -> Iterator[list[Cell]]:
-    """The charges of an answer, the names of their columns first."""
+    """The charges of an answer as a table, column names first."""
     yield list(COLUMNS)
     for row in answer["rows"]:
         charge = dict(zip(answer["columns"], row, strict=True))
         if charge["usd_micro"] is not None:
-            cells = _SAME | _charged(charge)
+            cells = _CONSTANT_CELLS | _charge_cells(charge)
             yield [cells[name] for name in COLUMNS]
 
 
-def _charged(charge: dict[str, Any]) -> dict[str, Cell]:
+def _charge_cells(charge: dict[str, Any]) -> dict[str, Cell]:
     account, team, node = charge["cluster"] or "unknown", charge["team"] or "unknown", charge["node"] or "unknown"
     sku = charge["gpu_model"] or "GPU"
     cost, unit_price = dollars(charge["usd_micro"]), dollars(charge["usd_micro_per_hour"])
-    quantity = (Decimal(charge["gpu_ms"]) / MS_PER_HOUR).quantize(QUANTUM)
+    quantity = (Decimal(charge["gpu_ms"]) / MS_PER_HOUR).quantize(QUANTITY_STEP)
     adjusts = charge["adjusts"]
     return {
         **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost),
@@ -115,7 +115,7 @@ def _charged(charge: dict[str, Any]) -> dict[str, Cell]:
         "ChargePeriodEnd": charge["to"],
         "ChargeClass": "Correction" if adjusts else None,
         "ChargeDescription": f"{f'Correction of {adjusts}: ' if adjusts else ''}GPU time of "
-        f"{charge['experiment'] or 'nobody'}, team {team}, on {node} ({sku})",
+        f"{charge['experiment'] or 'no experiment'}, team {team}, on {node} ({sku})",
         "ResourceId": f"{account}/{node}",
         "ResourceName": node,
         "SkuId": sku,
@@ -125,7 +125,7 @@ def _charged(charge: dict[str, Any]) -> dict[str, Cell]:
 
 
 def _tags(charge: dict[str, Any]) -> str:
-    """What is known of a charge besides, as a JSON object."""
+    """The other fields of a charge, as a JSON object."""
     workload = charge["workload"] or {}
     tags = {
         "team": charge["team"],

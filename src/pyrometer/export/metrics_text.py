@@ -1,4 +1,4 @@
-"""Metrics as text: prepared when the books are kept, sent when they are asked for."""
+"""Metrics in the text formats of scrapers, rendered ahead of the requests."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from typing import Any, Protocol
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
-LONGEST_LABEL = 256  # characters of a label's value
-MOST_FORMS = 4  # text and OpenMetrics, in the versions that scrapers ask for
+MAX_LABEL_CHARS = 256
+MAX_CACHED_FORMATS = 4  # text and OpenMetrics, in the versions that scrapers accept
 _END = b"# EOF\n"  # of OpenMetrics
 
 Encode = Callable[[Any], bytes]
 
 
 class Collector(Protocol):
-    """What has metrics to show."""
+    """A source of metrics."""
 
     def collect(self) -> Iterable[Metric]:
-        """Its metrics."""
+        """Returns the current metrics."""
 
 
-class Prepared:
-    """Metrics as they were when they were prepared, in another thread than the one that answers.
+class PreparedCollector:
+    """Metrics that are rendered when they change, in another thread than the one that answers scrapes.
 
-    A thousand workloads are 0.7 MB and 60 ms of work: that is done where nobody waits, for the forms that were asked
-    for before.
+    1,000 workloads take 60 ms and 0.7 MB. They are rendered ahead in the formats that scrapers requested before.
     """
 
     def __init__(self) -> None:
@@ -35,27 +34,30 @@ class Prepared:
         self._texts: dict[str, tuple[Encode, bytes]] = {}
 
     def prepare(self, families: Iterable[Metric]) -> None:
-        """From now on, these are shown."""
+        """Replaces the metrics and renders them."""
         prepared = tuple(families)
-        texts = {form: (encode, encode(_Only(prepared))) for form, (encode, _) in list(self._texts.items())}
+        texts = {
+            content_type: (encode, encode(_FixedCollector(prepared)))
+            for content_type, (encode, _) in list(self._texts.items())
+        }
         self._families, self._texts = prepared, texts
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, for a registry of `prometheus_client`."""
         yield from self._families
 
-    def text(self, form: str, encode: Encode) -> bytes:
-        """The same in a form, made once."""
+    def text(self, content_type: str, encode: Encode) -> bytes:
+        """The metrics in one format, rendered once."""
         texts = self._texts
-        if form not in texts:
-            while len(texts) >= MOST_FORMS:
+        if content_type not in texts:
+            while len(texts) >= MAX_CACHED_FORMATS:
                 del texts[next(iter(texts))]
-            texts[form] = (encode, encode(self))
-        return texts[form][1]
+            texts[content_type] = (encode, encode(self))
+        return texts[content_type][1]
 
 
-class _Only:
-    """A registry of what is given."""
+class _FixedCollector:
+    """A collector of fixed metrics."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
@@ -64,18 +66,20 @@ class _Only:
         return self._families
 
 
-def exposition(collectors: Iterable[Collector], accept: str) -> tuple[bytes, str]:
-    """The text of what collectors have, in the form that the scraper asks for, and the name of that form."""
-    encode, form = choose_encoder(accept)
-    texts = [one.text(form, encode) if isinstance(one, Prepared) else encode(one) for one in collectors]
+def render_metrics(collectors: Iterable[Collector], accept: str) -> tuple[bytes, str]:
+    """Renders the metrics of collectors in the format that the scraper accepts, and returns its content type too."""
+    encode, content_type = choose_encoder(accept)
+    texts = [
+        one.text(content_type, encode) if isinstance(one, PreparedCollector) else encode(one) for one in collectors
+    ]
     ends = any(text.endswith(_END) for text in texts)
-    return b"".join(text.removesuffix(_END) for text in texts) + (_END if ends else b""), form
+    return b"".join(text.removesuffix(_END) for text in texts) + (_END if ends else b""), content_type
 
 
-def label(text: str | None) -> str:
-    """A label's value. A long one is cut and ends in a digest, so that two that begin alike stay two."""
+def label_value(text: str | None) -> str:
+    """The value of a label. A long value is cut and ends in a digest, so that it stays distinct."""
     value = text or ""
-    if len(value) <= LONGEST_LABEL:
+    if len(value) <= MAX_LABEL_CHARS:
         return value
     digest = hashlib.sha256(value.encode()).hexdigest()[:12]
-    return f"{value[: LONGEST_LABEL - len(digest) - 1]}~{digest}"
+    return f"{value[: MAX_LABEL_CHARS - len(digest) - 1]}~{digest}"

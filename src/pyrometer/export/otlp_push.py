@@ -1,10 +1,10 @@
-"""What a server pushes over OTLP, as bodies in protobuf: its metrics, and the spans of steps and of runs that are over.
+"""The protobuf bodies that a server pushes over OTLP: its metrics, and the spans of steps and of ended runs.
 
-Metrics are those of `/metrics`: the same names, labels and values. Counters are cumulative sums that began with this
-process, so that whoever missed a push has lost nothing with the next. A span is pushed once: spans of a rank come in
-the order of time, and up to when they were pushed is a mark that the store keeps.
+Metrics have the names, labels and values of `/metrics`. Counters are cumulative since the start of this process, so a
+missed push loses nothing. Each span is pushed once: the spans of a rank are pushed in the order of time, and the store
+keeps the time of the last pushed span.
 
-Attributes of resources have the names of OpenTelemetry's conventions (`k8s.*`, `host.*`, `hw.*`) where there are any.
+Attributes of resources use the names of the OpenTelemetry conventions (`k8s.*`, `host.*`, `hw.*`) if they exist.
 """
 
 from __future__ import annotations
@@ -27,15 +27,22 @@ from pyrometer.model.records import OWN_POD
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import StoreReader
 
-MOST_POINTS, MOST_SPANS = 2_000, 2_000  # of a body
-MOST_AT_ONCE = 50_000  # spans of one round; the rest waits for the next
-LOOK_BACK_MS = MS_PER_HOUR  # what comes later than that is not pushed
-SETTLED_MS = 10_000  # after the end of a step: by then all of it has come
-RUN_SETTLED_MS = 2 * MS_PER_MINUTE  # after the end of a run, which may begin again
-MOST_RUNS = 20  # of one round
-MARKS = "otlp_pushed"  # in the store
+MAX_BODY_POINTS, MAX_BODY_SPANS = 2_000, 2_000
+MAX_ROUND_SPANS = 50_000  # per round; the others wait for the next round
+MAX_SPAN_AGE_MS = MS_PER_HOUR  # older spans are not pushed
+SETTLED_MS = 10_000  # after the end of a step: all of its spans have arrived by then
+RUN_SETTLED_MS = 2 * MS_PER_MINUTE  # after the end of a run, which may start again
+MAX_ROUND_RUNS = 20  # per round
+PUSH_MARKS_KEY = "otlp_pushed"  # in the store
 _NS_PER_MS = 1_000_000
-_KINDS = ("Job", "CronJob", "StatefulSet", "Deployment", "DaemonSet", "ReplicaSet")  # that the conventions name
+_KINDS = (
+    "Job",
+    "CronJob",
+    "StatefulSet",
+    "Deployment",
+    "DaemonSet",
+    "ReplicaSet",
+)  # with attributes in the OpenTelemetry conventions
 
 Rank = tuple[str, int, int]  # run, attempt, rank
 
@@ -44,58 +51,58 @@ Rank = tuple[str, int, int]  # run, attempt, rank
 
 
 def metric_bodies(families: Iterable[Metric], resource: Attributes, since_ms: int, now_ms: int) -> Iterator[bytes]:
-    """Requests with a bounded number of points each. `since_ms` is when counters began at zero."""
+    """Metrics as requests with a limited number of points. `since_ms` is when the counters started at zero."""
     samples = (
         (sample.name, family.type == "counter", family.documentation, sample.labels, sample.value)
         for family in families
         for sample in family.samples
         if not sample.name.endswith("_created")
     )
-    for some in _pieces(samples, MOST_POINTS):
+    for chunk in _chunks(samples, MAX_BODY_POINTS):
         request = ExportMetricsServiceRequest()
-        of_resource = request.resource_metrics.add()
-        of_resource.resource.attributes.extend(key_values(resource))
-        scope = of_resource.scope_metrics.add()
+        resource_entry = request.resource_metrics.add()
+        resource_entry.resource.attributes.extend(key_values(resource))
+        scope = resource_entry.scope_metrics.add()
         scope.scope.name, scope.scope.version = "pyrometer", __version__
-        for (name, counts, meaning), points in groupby(some, key=lambda sample: sample[:3]):
-            metric = scope.metrics.add(name=name, description=meaning)
-            if counts:
+        for (name, is_counter, description), points in groupby(chunk, key=lambda sample: sample[:3]):
+            metric = scope.metrics.add(name=name, description=description)
+            if is_counter:
                 metric.sum.is_monotonic = True
                 metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-            into = metric.sum.data_points if counts else metric.gauge.data_points
+            into = metric.sum.data_points if is_counter else metric.gauge.data_points
             for *_, labels, value in points:
                 point = NumberDataPoint(time_unix_nano=now_ms * _NS_PER_MS, as_double=value)
-                if counts:
+                if is_counter:
                     point.start_time_unix_nano = since_ms * _NS_PER_MS
                 point.attributes.extend(key_values(labels))
                 into.append(point)
         yield request.SerializeToString()
 
 
-def _pieces(things: Iterable[Any], most: int) -> Iterator[list[Any]]:
-    piece: list[Any] = []
-    for thing in things:
-        piece.append(thing)
-        if len(piece) == most:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
+def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    chunk: list[Any] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
-# -- what was pushed --------------------------------------------------------------------------------------------------
+# -- progress of the push ---------------------------------------------------------------------------------------------
 
 
-class Marks(NamedTuple):
-    """Up to when spans were pushed: of each rank, and of each run as a whole."""
+class PushMarks(NamedTuple):
+    """The times up to which the spans of each rank and of each whole run were pushed."""
 
-    since_ms: int  # nothing before it is pushed
+    since_ms: int  # earlier spans are not pushed
     ranks: dict[Rank, int]
     runs: dict[str, int]
 
     @classmethod
-    def read(cls, text: str | None, now_ms: int) -> Marks:
-        """As the store keeps them. Without any, what happens from now on is pushed."""
+    def read(cls, text: str | None, now_ms: int) -> PushMarks:
+        """Parses the text from the store. Without a text, spans from now on are pushed."""
         if text is None:
             return cls(now_ms, {}, {})
         kept = json.loads(text)
@@ -103,19 +110,19 @@ class Marks(NamedTuple):
         return cls(kept["since_ms"], ranks, kept["runs"])
 
     def text(self) -> str:
-        """To be kept."""
+        """The marks as text for the store."""
         ranks = [[*rank, through_ms] for rank, through_ms in self.ranks.items()]
         return json.dumps({"since_ms": self.since_ms, "ranks": ranks, "runs": self.runs})
 
-    def advanced(self, now_ms: int) -> Marks:
-        """Without what is too old to be looked at again: so nothing is pushed twice, and there is an end of them."""
-        since_ms = max(self.since_ms, now_ms - LOOK_BACK_MS)
+    def advanced(self, now_ms: int) -> PushMarks:
+        """The marks without those of old spans, so that their number is limited and no span is pushed twice."""
+        since_ms = max(self.since_ms, now_ms - MAX_SPAN_AGE_MS)
         ranks = {rank: ms for rank, ms in self.ranks.items() if ms > since_ms}
-        return Marks(since_ms, ranks, {run: ms for run, ms in self.runs.items() if ms > since_ms - LOOK_BACK_MS})
+        return PushMarks(since_ms, ranks, {run: ms for run, ms in self.runs.items() if ms > since_ms - MAX_SPAN_AGE_MS})
 
 
-class Pushed(NamedTuple):
-    """A body with spans, how many, and up to when they are of each rank."""
+class SpanBatch(NamedTuple):
+    """A body with spans, their number, and the time of the last span of each rank."""
 
     body: bytes
     spans: int
@@ -134,46 +141,48 @@ SELECT run, attempt, rank, time_ms, trace_id, span_id, parent_id, name, duration
 FROM ended LEFT JOIN otlp_mark USING (run, attempt, rank)
 WHERE ended_ms < $until_ms AND time_ms > coalesce(through_ms, 0)
 ORDER BY time_ms, run, attempt, rank, after_us, duration_us DESC
-LIMIT $most
+LIMIT $max_spans
 """
 
 
-def step_bodies(store: StoreReader, marks: Marks, now_ms: int) -> Iterator[Pushed]:
-    """The spans of steps that were not pushed yet, the oldest first."""
+def step_bodies(store: StoreReader, marks: PushMarks, now_ms: int) -> Iterator[SpanBatch]:
+    """The spans of steps that were not pushed yet, oldest first."""
     store.expose(["span"], marks.since_ms, now_ms)
     rows = _new_spans(store, marks, now_ms)
-    if len(rows) == MOST_AT_ONCE:  # spans of one moment stay together: the mark is in milliseconds
+    if len(rows) == MAX_ROUND_SPANS:  # spans of one millisecond stay together, because marks have that resolution
         last_ms = rows[-1][3]
         rows = [row for row in rows if row[3] < last_ms] or rows
     resources = _resources(store, {row[0] for row in rows})
-    for some in batched_by_moment(rows, MOST_SPANS):
+    for batch in batched_by_moment(rows, MAX_BODY_SPANS):
         request = ExportTraceServiceRequest()
         by_rank: dict[Rank, list[tuple[Any, ...]]] = defaultdict(list)
-        for row in some:
+        for row in batch:
             by_rank[row[:3]].append(row)
-        for rank, of_rank in by_rank.items():
-            of_resource = request.resource_spans.add()
-            of_resource.resource.attributes.extend(key_values(resources.get(rank) or _named(*rank)))
-            scope = of_resource.scope_spans.add()
+        for rank, rank_rows in by_rank.items():
+            resource_entry = request.resource_spans.add()
+            resource_entry.resource.attributes.extend(key_values(resources.get(rank) or _rank_attributes(*rank)))
+            scope = resource_entry.scope_spans.add()
             scope.scope.name, scope.scope.version = "pyrometer", __version__
-            for row in of_rank:
+            for row in rank_rows:
                 _add_span(scope.spans.add(), row)
-        yield Pushed(request.SerializeToString(), len(some), {rank: of[-1][3] for rank, of in by_rank.items()})
+        yield SpanBatch(
+            request.SerializeToString(), len(batch), {rank: rank_rows[-1][3] for rank, rank_rows in by_rank.items()}
+        )
 
 
-def batched_by_moment(rows: list[tuple[Any, ...]], most: int) -> Iterator[list[tuple[Any, ...]]]:
-    """About so many at a time, and never the spans of one millisecond in two."""
-    piece: list[tuple[Any, ...]] = []
+def batched_by_moment(rows: list[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
+    """Batches of about `size` rows. Spans of one millisecond are never split."""
+    batch: list[tuple[Any, ...]] = []
     for _, moment in groupby(rows, key=lambda row: row[3]):
-        piece += moment
-        if len(piece) >= most:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
+        batch += moment
+        if len(batch) >= size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
-def _new_spans(store: StoreReader, marks: Marks, now_ms: int) -> list[tuple[Any, ...]]:
+def _new_spans(store: StoreReader, marks: PushMarks, now_ms: int) -> list[tuple[Any, ...]]:
     names = pa.schema([("run", pa.string()), ("attempt", pa.int16()), ("rank", pa.int32()), ("through_ms", pa.int64())])
     listed = [
         dict(zip(names.names, (*rank, through_ms), strict=True)) for rank, through_ms in sorted(marks.ranks.items())
@@ -181,7 +190,7 @@ def _new_spans(store: StoreReader, marks: Marks, now_ms: int) -> list[tuple[Any,
     store.connection.register("otlp_mark", pa.Table.from_pylist(listed, schema=names))
     try:
         return store.connection.execute(
-            _NEW_SPANS, {"since_ms": marks.since_ms, "until_ms": now_ms - SETTLED_MS, "most": MOST_AT_ONCE}
+            _NEW_SPANS, {"since_ms": marks.since_ms, "until_ms": now_ms - SETTLED_MS, "max_spans": MAX_ROUND_SPANS}
         ).fetchall()
     finally:
         store.connection.unregister("otlp_mark")
@@ -199,9 +208,9 @@ def _add_span(span: Any, row: tuple[Any, ...]) -> None:
     span.attributes.extend(key_values(own | (json.loads(attributes_json) if attributes_json else {})))
 
 
-# -- who they are of --------------------------------------------------------------------------------------------------
+# -- resources of ranks -----------------------------------------------------------------------------------------------
 
-_WHO = """
+_RANK_RESOURCES = """
 WITH of_run AS (
     SELECT * FROM run WHERE run IN (SELECT unnest($runs))
     QUALIFY row_number() OVER (PARTITION BY run, attempt, rank ORDER BY time_ms DESC) = 1
@@ -226,11 +235,11 @@ def _resources(store: StoreReader, runs: set[str]) -> dict[Rank, Attributes]:
     if not runs:
         return {}
     store.expose_all(["run", "pod", "node", "slot", "workload"])
-    rows = store.connection.execute(_WHO, {"runs": sorted(runs)}).fetchall()
+    rows = store.connection.execute(_RANK_RESOURCES, {"runs": sorted(runs)}).fetchall()
     return {row[:3]: _resource(*row) for row in rows}
 
 
-def _named(run: str, attempt: int, rank: int, experiment: str | None = None) -> dict[str, Any]:
+def _rank_attributes(run: str, attempt: int, rank: int, experiment: str | None = None) -> dict[str, Any]:
     return {
         "service.name": experiment or "training",
         "service.instance.id": f"{run}/{attempt}/{rank}",
@@ -258,7 +267,7 @@ def _resource(
     workload: str | None,
     workload_uid: str | None,
 ) -> dict[str, Any]:
-    found = _named(run, attempt, rank, experiment)
+    found = _rank_attributes(run, attempt, rank, experiment)
     in_kubernetes = bool(pod_uid) and not str(pod_uid).startswith(OWN_POD)
     if in_kubernetes:
         found |= {
@@ -277,11 +286,11 @@ def _resource(
     return found
 
 
-# -- runs that are over -----------------------------------------------------------------------------------------------
+# -- ended runs -------------------------------------------------------------------------------------------------------
 
 
-def ended_runs(store: StoreReader, marks: Marks, now_ms: int) -> dict[str, int]:
-    """Runs that ended and did not begin again, and were not pushed since: when they ended."""
+def ended_runs(store: StoreReader, marks: PushMarks, now_ms: int) -> dict[str, int]:
+    """The ends of runs that ended, did not start again, and were not pushed since."""
     store.expose_all(["run"])
     rows = store.connection.execute(
         "SELECT run, max(ended_ms) FROM (FROM run QUALIFY row_number() OVER "
@@ -289,11 +298,11 @@ def ended_runs(store: StoreReader, marks: Marks, now_ms: int) -> dict[str, int]:
         "GROUP BY run HAVING count(*) FILTER (ended_ms IS NULL) = 0 AND max(ended_ms) BETWEEN ? AND ? ORDER BY 2, 1",
         [marks.since_ms, now_ms - RUN_SETTLED_MS],
     ).fetchall()
-    return dict([row for row in rows if row[1] > marks.runs.get(row[0], 0)][:MOST_RUNS])
+    return dict([row for row in rows if row[1] > marks.runs.get(row[0], 0)][:MAX_ROUND_RUNS])
 
 
 def run_body(trace: dict[str, Any], after_ms: int) -> bytes | None:
-    """The life of a run, as `pyrometer trace RUN` answers it; only what began after a time. None: there is nothing."""
+    """The lifecycle of a run, like the answer of `pyrometer trace RUN`, from a time on. None: it has no new spans."""
     spans = [span for span in trace["spans"] if span["start_ms"] > after_ms]
     if not spans:
         return None

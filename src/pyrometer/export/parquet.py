@@ -1,6 +1,6 @@
-"""Tables as Parquet: the same rows as in CSV, with columns that have types. Money is decimal, times are timestamps.
+"""Tables as Parquet: the same rows as in CSV, with typed columns. Money is decimal, and times are timestamps.
 
-A text is what it is: there is no spreadsheet here that would take it for a formula.
+Text is written unchanged, because readers of Parquet do not evaluate formulas.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from pyrometer.export.csv import Cell
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS_AT_ONCE = 100_000
-# What a column may be; one that is not said to be anything is text.
+ROWS_PER_CHUNK = 100_000
+# The types of columns. A column without a type is text.
 MONEY, QUANTITY, NUMBER, WHOLE, TIME, DAY = "money", "quantity", "number", "whole", "time", "day"
 _KIND_OF_TYPE = {int: WHOLE, float: NUMBER, Decimal: MONEY, str: ""}
 COST_KINDS = {"day": DAY} | {name: _KIND_OF_TYPE[kind] for name, kind in AMOUNTS.items()}  # of the rows of `cost`
-_DIGITS = {MONEY: 6, QUANTITY: 12}  # after the point
+_DECIMAL_PLACES = {MONEY: 6, QUANTITY: 12}  # after the point
 
 
-def as_parquet(rows: Iterable[Sequence[Cell]], kinds: Mapping[str, str]) -> Iterator[bytes]:
-    """Rows, the names of their columns first, as a Parquet file, piece by piece."""
+def render_parquet(rows: Iterable[Sequence[Cell]], kinds: Mapping[str, str]) -> Iterator[bytes]:
+    """Renders a table, column names first, as a Parquet file in chunks."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     lines = iter(rows)
     names = [str(name) for name in next(lines)]
-    said = [kinds.get(name, "") for name in names]
-    schema = pa.schema([pa.field(name, _type(kind)) for name, kind in zip(names, said, strict=True)])
-    sink = _Sink()
+    column_kinds = [kinds.get(name, "") for name in names]
+    schema = pa.schema([pa.field(name, _type(kind)) for name, kind in zip(names, column_kinds, strict=True)])
+    sink = _ChunkBuffer()
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        while some := list(islice(lines, ROWS_AT_ONCE)):
+        while some := list(islice(lines, ROWS_PER_CHUNK)):
             columns = [
                 pa.array([_value(cell, kind) for cell in column], field.type)
-                for column, kind, field in zip(zip(*some, strict=True), said, schema, strict=True)
+                for column, kind, field in zip(zip(*some, strict=True), column_kinds, schema, strict=True)
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-            yield sink.taken()
-    yield sink.taken()
+            yield sink.take()
+    yield sink.take()
 
 
-class _Sink(io.RawIOBase):
-    """A file that is handed on while it is written: one of millions of rows is never in memory at once."""
+class _ChunkBuffer(io.RawIOBase):
+    """A write-only file that is taken in chunks, so that a large table is never in memory as a whole."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._written = 0
 
     def writable(self) -> bool:
-        """It is for nothing else."""
+        """Always true: the file is write-only."""
         return True
 
     def write(self, piece: Any) -> int:
-        """Keeps a piece until it is taken."""
+        """Appends bytes to the current chunk."""
         self._pieces.append(bytes(piece))
         self._written += len(self._pieces[-1])
         return len(self._pieces[-1])
 
     def tell(self) -> int:
-        """How much was written in all: a Parquet file ends with where its columns are."""
+        """The total number of bytes written. The footer of a Parquet file contains offsets."""
         return self._written
 
-    def taken(self) -> bytes:
-        """What was written since the last time."""
+    def take(self) -> bytes:
+        """Returns the bytes written since the last call."""
         piece, self._pieces = b"".join(self._pieces), []
         return piece
 
@@ -77,8 +77,8 @@ class _Sink(io.RawIOBase):
 def _type(kind: str) -> pa.DataType:
     import pyarrow as pa
 
-    if kind in _DIGITS:
-        return pa.decimal128(38, _DIGITS[kind])
+    if kind in _DECIMAL_PLACES:
+        return pa.decimal128(38, _DECIMAL_PLACES[kind])
     return {NUMBER: pa.float64(), WHOLE: pa.int64(), TIME: pa.timestamp("ms", "UTC"), DAY: pa.date32()}.get(
         kind, pa.string()
     )
@@ -87,7 +87,7 @@ def _type(kind: str) -> pa.DataType:
 def _value(cell: Cell, kind: str) -> Any:
     if cell is None:
         return None
-    if kind in _DIGITS:
+    if kind in _DECIMAL_PLACES:
         return Decimal(cell)
     if kind == TIME:
         return datetime.fromisoformat(str(cell))

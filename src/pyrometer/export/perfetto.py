@@ -1,7 +1,7 @@
-"""A trace as ui.perfetto.dev and chrome://tracing open it: the JSON trace event format.
+"""Traces in the JSON trace event format, for ui.perfetto.dev and chrome://tracing.
 
-A rank is a process (in the trace of a run, an attempt is): its phases on one track, what the program named itself on
-another. Arrows lead from where the last rank was ready to the waiting of the others.
+Each rank is a process (in the trace of a run, each attempt). Phases are on one track, and the program's own spans on
+another. Arrows lead from the moment the last rank was ready to the waiting time of the other ranks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 
 from pyrometer.answers.runs.trace import PHASES
 
-_PHASES, _OWN = 0, 1  # tracks
+_PHASES, _OWN_SPANS = 0, 1  # tracks
 _STEP = "step"
 
 
-def perfetto(trace: dict[str, Any]) -> dict[str, Any]:
-    """The trace of a step, a sample or a run."""
+def perfetto_trace(trace: dict[str, Any]) -> dict[str, Any]:
+    """Converts the trace of a step, a sample or a run."""
     rows = sorted({_process(span) for span in trace["spans"]})
-    meta = [event for number in rows for event in _named(number, _title(trace, number))]
+    meta = [event for number in rows for event in _process_metadata(number, _title(trace, number))]
     spans = [_slice(trace, span) for span in trace["spans"]]
     return {
         "displayTimeUnit": "ms",
@@ -27,7 +27,7 @@ def perfetto(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _process(span: dict[str, Any]) -> int:
-    """Which process a span belongs to: its rank, its attempt, or, of a whole run, none of them."""
+    """The process of a span: its rank or its attempt; -1 for the whole run."""
     number = span["rank"] if span["rank"] is not None else span.get("attempt")
     return -1 if number is None else int(number)
 
@@ -38,18 +38,18 @@ def _title(trace: dict[str, Any], number: int) -> str:
     return f"rank {number}"
 
 
-def _named(number: int, title: str) -> list[dict[str, Any]]:
+def _process_metadata(number: int, title: str) -> list[dict[str, Any]]:
     order = {"ph": "M", "name": "process_sort_index", "pid": number, "tid": _PHASES, "args": {"sort_index": number}}
     return [
         {"ph": "M", "name": "process_name", "pid": number, "tid": _PHASES, "args": {"name": title}},
         order,
         {"ph": "M", "name": "thread_name", "pid": number, "tid": _PHASES, "args": {"name": "phases"}},
-        {"ph": "M", "name": "thread_name", "pid": number, "tid": _OWN, "args": {"name": "own spans"}},
+        {"ph": "M", "name": "thread_name", "pid": number, "tid": _OWN_SPANS, "args": {"name": "own spans"}},
     ]
 
 
 def _slice(trace: dict[str, Any], span: dict[str, Any]) -> dict[str, Any]:
-    said = {name: span.get(name) for name in ("batch", "micro_batch", "step", "attempt", "span_id")}
+    arguments = {name: span.get(name) for name in ("batch", "micro_batch", "step", "attempt", "span_id")}
     of_steps = span["rank"] is not None
     own = of_steps and span["name"] not in (*PHASES, _STEP)
     return {
@@ -59,13 +59,13 @@ def _slice(trace: dict[str, Any], span: dict[str, Any]) -> dict[str, Any]:
         "ts": microseconds(span["start_ms"]),
         "dur": microseconds(span["duration_ms"]),
         "pid": _process(span),
-        "tid": _OWN if own else _PHASES,
-        "args": {**{name: value for name, value in said.items() if value is not None}, **span["attributes"]},
+        "tid": _OWN_SPANS if own else _PHASES,
+        "args": {**{name: value for name, value in arguments.items() if value is not None}, **span["attributes"]},
     }
 
 
 def _arrows(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    """From the synchronisation of the rank that was ready last to that of every other."""
+    """Arrows from the synchronization of the rank that was ready last to that of each other rank."""
     synced = {span["rank"]: span for span in trace["spans"] if span["name"] == "sync"}
     last = trace["critical_path"][0]["rank"] if trace["critical_path"] else None
     if last not in synced:
@@ -84,5 +84,5 @@ def _arrows(trace: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def microseconds(ms: float) -> int:
-    """Milliseconds with three places as whole microseconds: answers have no finer ones."""
+    """Converts milliseconds to whole microseconds, the resolution of answers."""
     return round(ms * 1000)

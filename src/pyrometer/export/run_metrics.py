@@ -1,6 +1,6 @@
-"""Training runs as Prometheus metrics: all gauges, of the runs that go on or ended within the hour.
+"""Prometheus gauges of training runs that are running or ended within the last hour.
 
-The largest runs come first, and whoever has series keeps them until the run is retired.
+The largest runs get series first. A run keeps its series until it is retired.
 """
 
 from __future__ import annotations
@@ -13,122 +13,133 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from pyrometer.answers.runs.progress import Progress, RunActivity
 from pyrometer.answers.runs.throughput import PHASES
 from pyrometer.export.ledger_metrics import SETTLED_MS
-from pyrometer.export.metrics_text import Prepared, label
+from pyrometer.export.metrics_text import PreparedCollector, label_value
 from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.store import StoreReader
 
-MOST_RUNS = 200
+MAX_RUNS = 200
 OUTCOMES = ("running", "succeeded", "failed", "killed")
 PERCENTILES = {"50": "step_p50_ms", "99": "step_p99_ms", "100": "step_max_ms"}
 MIB = 1024 * 1024
 
-_RUN = ("run", "experiment", "team")
+_RUN_LABELS = ("run", "experiment", "team")
 
 
-class Gauge(NamedTuple):
-    """A metric of a run: its name, what it means, and the labels that it has beside the run's own."""
+class GaugeSpec(NamedTuple):
+    """The name and description of a gauge, and its labels in addition to those of the run or workload."""
 
     name: str
-    meaning: str
+    description: str
     labels: tuple[str, ...] = ()
 
 
 GAUGES = (
-    Gauge("pyrometer_run_info", "Where it runs, and by what", ("workload", "framework")),
-    Gauge("pyrometer_run_outcome", "1 for what became of it: running, succeeded, failed or killed", ("outcome",)),
-    Gauge("pyrometer_run_ranks", "Ranks of its newest attempt"),
-    Gauge("pyrometer_run_attempt", "The number of its newest attempt, from 1"),
-    Gauge("pyrometer_run_started_timestamp_seconds", "When its first attempt began"),
-    Gauge("pyrometer_run_ended_timestamp_seconds", "When it ended; absent while it runs"),
-    Gauge("pyrometer_run_step", "Optimizer steps that are done; falls where an attempt goes on from a checkpoint"),
-    Gauge("pyrometer_run_last_step_timestamp_seconds", "When the last window with steps was over"),
-    Gauge("pyrometer_run_last_checkpoint_timestamp_seconds", "When it last saved a checkpoint"),
-    Gauge("pyrometer_run_metric", "The newest value of a metric that the program reports; may be NaN", ("name",)),
-    Gauge("pyrometer_run_goodput_ratio", "Its share of `train` in the GPU time that it held, in the last settled hour"),
-    Gauge("pyrometer_run_samples_per_second", "Samples that all ranks take, in the last five minutes"),
-    Gauge("pyrometer_run_tokens_per_second", "Tokens that all ranks take, in the last five minutes"),
-    Gauge("pyrometer_run_flops_per_second", "FLOPs that all ranks do, in the last five minutes"),
-    Gauge("pyrometer_run_mfu_ratio", "Those FLOPs, as a share of what the GPUs' maker says they can do in bfloat16"),
-    Gauge(
+    GaugeSpec("pyrometer_run_info", "The workload and framework of the run", ("workload", "framework")),
+    GaugeSpec(
+        "pyrometer_run_outcome", "1 for the outcome of the run: running, succeeded, failed or killed", ("outcome",)
+    ),
+    GaugeSpec("pyrometer_run_ranks", "Ranks of the newest attempt"),
+    GaugeSpec("pyrometer_run_attempt", "Number of the newest attempt, from 1"),
+    GaugeSpec("pyrometer_run_started_timestamp_seconds", "Start of the first attempt"),
+    GaugeSpec("pyrometer_run_ended_timestamp_seconds", "End of the run; absent while it is running"),
+    GaugeSpec("pyrometer_run_step", "Completed optimizer steps; falls when an attempt resumes from a checkpoint"),
+    GaugeSpec("pyrometer_run_last_step_timestamp_seconds", "End of the last window with steps"),
+    GaugeSpec("pyrometer_run_last_checkpoint_timestamp_seconds", "Time of the last saved checkpoint"),
+    GaugeSpec("pyrometer_run_metric", "Newest value of a metric that the program reports; may be NaN", ("name",)),
+    GaugeSpec(
+        "pyrometer_run_goodput_ratio", "Share of `train` in the GPU time that the run held, in the last settled hour"
+    ),
+    GaugeSpec("pyrometer_run_samples_per_second", "Samples per second of all ranks, in the last five minutes"),
+    GaugeSpec("pyrometer_run_tokens_per_second", "Tokens per second of all ranks, in the last five minutes"),
+    GaugeSpec("pyrometer_run_flops_per_second", "FLOPs per second of all ranks, in the last five minutes"),
+    GaugeSpec(
+        "pyrometer_run_mfu_ratio", "FLOPs per second as a share of the bfloat16 peak that the GPU vendor specifies"
+    ),
+    GaugeSpec(
         "pyrometer_run_step_seconds",
-        "Percentiles of the step time of all ranks in the last five minutes; 100 is the slowest",
+        "Percentiles of the step time of all ranks in the last five minutes; 100 is the slowest step",
         ("percentile",),
     ),
-    Gauge("pyrometer_run_phase_ratio", "What the ranks' time goes into, in the last five minutes", ("phase",)),
-    Gauge("pyrometer_run_memory_peak_bytes", "The most CUDA memory that any rank allocated, in the last five minutes"),
-    Gauge("pyrometer_run_stuck_ranks", "Ranks that say that they make no progress"),
-    Gauge("pyrometer_run_nonfinite_loss", "1 while it trains on although its loss is NaN or infinite"),
-    Gauge("pyrometer_run_metrics_left_out", "Its metrics beyond the twenty that have series"),
+    GaugeSpec(
+        "pyrometer_run_phase_ratio",
+        "Share of each phase in the time of all ranks, in the last five minutes",
+        ("phase",),
+    ),
+    GaugeSpec("pyrometer_run_memory_peak_bytes", "Highest CUDA memory use of any rank, in the last five minutes"),
+    GaugeSpec("pyrometer_run_stuck_ranks", "Ranks that report that they make no progress"),
+    GaugeSpec("pyrometer_run_nonfinite_loss", "1 while training continues although the loss is NaN or infinite"),
+    GaugeSpec("pyrometer_run_metrics_left_out", "Metrics of the run without series, because of the limit of twenty"),
 )
 
 
-class Runs(Prepared):
-    """The runs that are shown."""
+class RunCollector(PreparedCollector):
+    """Collects the metrics of runs."""
 
-    def __init__(self, *, most: int = MOST_RUNS) -> None:
+    def __init__(self, *, max_runs: int = MAX_RUNS) -> None:
         super().__init__()
-        self.most = most
+        self.max_runs = max_runs
         self.progress = Progress()
         self._shown: dict[str, None] = {}
         self.prepare(self._metrics([], 0))
 
     def count(self, store: StoreReader, end_ms: int) -> None:
-        """Reads how runs are doing; the ledger is up to date until `end_ms`."""
+        """Reads the progress of runs from a ledger that is complete up to `end_ms`."""
         settled_ms = (end_ms - SETTLED_MS) // MS_PER_MINUTE * MS_PER_MINUTE
         self.progress.read(store, end_ms, settled_ms)
-        going_on = self.progress.runs
-        self._shown = {run: None for run in self._shown if run in going_on}
-        for run in sorted(going_on, key=lambda run: (-going_on[run].ranks, -going_on[run].started_ms, run)):
-            if len(self._shown) < self.most:
+        active = self.progress.runs
+        self._shown = {run: None for run in self._shown if run in active}
+        for run in sorted(active, key=lambda run: (-active[run].ranks, -active[run].started_ms, run)):
+            if len(self._shown) < self.max_runs:
                 self._shown.setdefault(run)
-        shown = [going_on[run] for run in sorted(self._shown)]
-        self.prepare(self._metrics(shown, len(going_on) - len(shown)))
+        shown = [active[run] for run in sorted(self._shown)]
+        self.prepare(self._metrics(shown, len(active) - len(shown)))
 
     def _metrics(self, shown: list[RunActivity], left_out: int) -> Iterator[Metric]:
         families = {
-            gauge.name: GaugeMetricFamily(gauge.name, gauge.meaning, labels=[*_RUN, *gauge.labels]) for gauge in GAUGES
+            gauge.name: GaugeMetricFamily(gauge.name, gauge.description, labels=[*_RUN_LABELS, *gauge.labels])
+            for gauge in GAUGES
         }
-        for doing in shown:
-            named = [label(doing.run), label(doing.experiment), label(doing.team)]
-            for name, labels, value in _values(doing):
+        for activity in shown:
+            named = [label_value(activity.run), label_value(activity.experiment), label_value(activity.team)]
+            for name, labels, value in _values(activity):
                 families[f"pyrometer_run_{name}"].add_metric([*named, *labels], value)
         yield from families.values()
-        beyond = GaugeMetricFamily("pyrometer_runs_left_out", "Runs that have no series, because there are too many")
-        beyond.add_metric([], left_out)
-        yield beyond
+        not_shown = GaugeMetricFamily("pyrometer_runs_left_out", "Runs without series, because of the limit")
+        not_shown.add_metric([], left_out)
+        yield not_shown
 
 
-def _values(doing: RunActivity) -> Iterator[tuple[str, tuple[str, ...], float]]:
-    """What is known of a run; what is not is absent."""
-    yield "info", (label(doing.workload), label(doing.framework)), 1
+def _values(activity: RunActivity) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    """The known values of a run. Unknown values are absent."""
+    yield "info", (label_value(activity.workload), label_value(activity.framework)), 1
     for outcome in OUTCOMES:
-        yield "outcome", (outcome,), float(doing.outcome == outcome)
+        yield "outcome", (outcome,), float(activity.outcome == outcome)
     for percentile, figure in PERCENTILES.items():
-        if (lasted_ms := doing.speed[figure]) is not None:
-            yield "step_seconds", (percentile,), lasted_ms / 1000
+        if (step_ms := activity.speed[figure]) is not None:
+            yield "step_seconds", (percentile,), step_ms / 1000
     for phase in (*PHASES, "other"):
-        if phase in doing.phases:
-            yield "phase_ratio", (phase,), doing.phases[phase]
-    for name, value in sorted({label(name): value for name, value in doing.metrics.items()}.items()):
+        if phase in activity.phases:
+            yield "phase_ratio", (phase,), activity.phases[phase]
+    for name, value in sorted({label_value(name): value for name, value in activity.metrics.items()}.items()):
         yield "metric", (name,), value
-    peak_mib = doing.speed["memory_peak_mib"]
+    peak_mib = activity.speed["memory_peak_mib"]
     figures = {
-        "ranks": doing.ranks,
-        "attempt": doing.attempt,
-        "started_timestamp_seconds": _seconds(doing.started_ms),
-        "ended_timestamp_seconds": _seconds(doing.ended_ms),
-        "step": doing.step,
-        "last_step_timestamp_seconds": _seconds(doing.stepped_ms),
-        "last_checkpoint_timestamp_seconds": _seconds(doing.saved_ms),
-        "goodput_ratio": doing.goodput,
-        "samples_per_second": doing.speed["samples_per_s"],
-        "tokens_per_second": doing.speed["tokens_per_s"],
-        "flops_per_second": doing.speed["flops_per_s"],
-        "mfu_ratio": doing.speed["mfu"],
+        "ranks": activity.ranks,
+        "attempt": activity.attempt,
+        "started_timestamp_seconds": _seconds(activity.started_ms),
+        "ended_timestamp_seconds": _seconds(activity.ended_ms),
+        "step": activity.step,
+        "last_step_timestamp_seconds": _seconds(activity.stepped_ms),
+        "last_checkpoint_timestamp_seconds": _seconds(activity.saved_ms),
+        "goodput_ratio": activity.goodput,
+        "samples_per_second": activity.speed["samples_per_s"],
+        "tokens_per_second": activity.speed["tokens_per_s"],
+        "flops_per_second": activity.speed["flops_per_s"],
+        "mfu_ratio": activity.speed["mfu"],
         "memory_peak_bytes": None if peak_mib is None else peak_mib * MIB,
-        "stuck_ranks": len(doing.stuck),
-        "nonfinite_loss": float(doing.nonfinite),
-        "metrics_left_out": doing.more_metrics,
+        "stuck_ranks": len(activity.stuck),
+        "nonfinite_loss": float(activity.nonfinite),
+        "metrics_left_out": activity.more_metrics,
     }
     for name, figure in figures.items():
         if figure is not None:

@@ -1,4 +1,4 @@
-"""A trace as an ExportTraceServiceRequest of OTLP: as the message, and in OTLP's JSON for a file or a collector."""
+"""Traces as OTLP ExportTraceServiceRequests: as protobuf messages, and as OTLP JSON for files and collectors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _IDS = ("traceId", "spanId", "parentSpanId")
 Attributes = Mapping[str, Any]
 
 
-def otlp(trace: dict[str, Any]) -> dict[str, Any]:
-    """The trace of a step, a sample or a run in OTLP's JSON: one resource per rank (of a run: one for the run)."""
+def otlp_trace(trace: dict[str, Any]) -> dict[str, Any]:
+    """Converts the trace of a step, a sample or a run to OTLP JSON, with one resource per rank or one per run."""
     request = {"resourceSpans": [], **MessageToDict(trace_request(trace), use_integers_for_enums=True)}
     for resource in request["resourceSpans"]:
         for scope in resource["scopeSpans"]:
@@ -34,7 +34,7 @@ def otlp(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def trace_request(trace: dict[str, Any]) -> ExportTraceServiceRequest:
-    """The trace of a step, a sample or a run as a message."""
+    """Converts the trace of a step, a sample or a run to a protobuf message."""
     request = ExportTraceServiceRequest()
     spans = sorted(trace["spans"], key=lambda span: -1 if span["rank"] is None else span["rank"])
     for rank, spans_of_rank in groupby(spans, key=lambda span: span["rank"]):
@@ -47,7 +47,7 @@ def trace_request(trace: dict[str, Any]) -> ExportTraceServiceRequest:
 
 
 def key_values(attributes: Attributes) -> Iterator[KeyValue]:
-    """Attributes as messages, without those that are None. Integers that do not fit into 64 bits become text."""
+    """Converts attributes to messages and skips absent values. Integers that do not fit into 64 bits become text."""
     for key, value in attributes.items():
         if value is None:
             continue

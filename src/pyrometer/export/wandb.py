@@ -1,8 +1,8 @@
-"""Stamps as Weights & Biases takes them: the summary of a run, written by its own client.
+"""Writes run summaries to Weights & Biases with its own client.
 
-Offline, another part of the run is written beside it, a folder as a resumed run has them, with a summary and nothing
-else: `wandb sync` sends the parts of a run one after the other. The folder of the run itself is not touched. What was
-stamped before is replaced, unless it was sent already. Online, the client's public API changes the summary of a run.
+Offline, a second folder of the run is written next to it, like that of a resumed run, with a summary only. `wandb sync`
+uploads the folders of a run one after the other. The folder of the run itself is not changed. An earlier summary is
+replaced unless it was uploaded. Online, the public API of the client changes the summary of the run.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from typing import Any, NamedTuple
 
 from pyrometer.collect.source import SourceError, words
 from pyrometer.collect.trackers.wandb import STAMPED, Folder, folders
-from pyrometer.export.tracker_summary import GPU_HOURS, USD, Stamp
+from pyrometer.export.tracker_summary import GPU_HOURS, USD, RunSummary
 
 
-class Stamped(NamedTuple):
-    """How many runs are stamped, and how many are not there."""
+class WriteResult(NamedTuple):
+    """The number of runs with a summary, and of runs that were not found."""
 
     written: int
     missing: int
 
 
-def summary_of(stamp: Stamp) -> dict[str, Any]:
-    """All of a stamp in one place; the last point of a curve is what it cost."""
-    last = stamp.curve[-1] if stamp.curve else None
+def wandb_summary(summary: RunSummary) -> dict[str, Any]:
+    """Tags and metrics in one dictionary, with the cost at the last point of the curve."""
+    last = summary.cost_curve[-1] if summary.cost_curve else None
     cost = {GPU_HOURS: last.gpu_hours, USD: last.usd} if last else {}
     known = {name: value for name, value in cost.items() if value is not None}
-    return {**stamp.tags, **stamp.figures, **known, **stamp.whole, STAMPED: stamp.at_ms}
+    return {**summary.tags, **summary.metrics, **known, **summary.totals, STAMPED: summary.at_ms}
 
 
-def stamp_online(stamps: Mapping[str, Stamp]) -> Stamped:
-    """Stamps runs on W&B's server, with the key and the address that its client knows."""
+def write_summaries_online(summaries: Mapping[str, RunSummary]) -> WriteResult:
+    """Writes summaries to the W&B server, with the API key and address that its client has."""
     wandb = _client()
     try:
         api = wandb.Api()
     except (wandb.Error, ValueError) as error:
         raise SourceError(f"W&B does not let its client in: {words(error)[:300]}") from None
     missing = 0
-    for run_id, found in stamps.items():
-        summary = summary_of(found)
+    for run_id, run_summary in summaries.items():
+        values = wandb_summary(run_summary)
         try:
-            told = api.run(run_id).summary
-            if any(told.get(name) != value for name, value in summary.items()):
-                told.update(summary)
-        except (wandb.Error, ValueError):  # offline, deleted, or another server's
+            stored = api.run(run_id).summary
+            if any(stored.get(name) != value for name, value in values.items()):
+                stored.update(values)
+        except (wandb.Error, ValueError):  # an offline run, a deleted run, or a run of another server
             missing += 1
-    return Stamped(len(stamps) - missing, missing)
+    return WriteResult(len(summaries) - missing, missing)
 
 
-def stamp(path: Path, stamps: Mapping[str, Stamp]) -> Stamped:
-    """Stamps the runs of a folder `wandb`, by their ids."""
+def write_summaries(path: Path, summaries: Mapping[str, RunSummary]) -> WriteResult:
+    """Writes summaries next to the runs in a folder `wandb`. Keys are run IDs."""
     runs: dict[str, Folder] = {}
     before: dict[str, list[Folder]] = {}
     for place in folders(path):
@@ -62,22 +62,22 @@ def stamp(path: Path, stamps: Mapping[str, Stamp]) -> Stamped:
             runs[folder.id] = folder
         elif folder.is_stamp:
             before.setdefault(folder.id, []).append(folder)
-    here = {run_id: found for run_id, found in stamps.items() if run_id in runs}
-    for run_id, found in here.items():
-        summary, old = summary_of(found), before.get(run_id, [])
-        if any({name: part.summary.get(name) for name in summary} == summary for part in old):
+    here = {run_id: one for run_id, one in summaries.items() if run_id in runs}
+    for run_id, run_summary in here.items():
+        values, old = wandb_summary(run_summary), before.get(run_id, [])
+        if any({name: part.summary.get(name) for name in values} == values for part in old):
             continue
-        _write(runs[run_id], summary)
+        _write(runs[run_id], values)
         for part in old:
             if not any(part.path.glob("*.synced")):
                 shutil.rmtree(part.path)
-    return Stamped(len(here), len(stamps) - len(here))
+    return WriteResult(len(here), len(summaries) - len(here))
 
 
-def _write(beside: Folder, summary: Mapping[str, Any]) -> None:
-    """Made elsewhere, and moved when it is whole: the client would point `latest-run` at it."""
+def _write(folder: Folder, values: Mapping[str, Any]) -> None:
+    """Writes the summary in a temporary folder and moves it, because the client would point `latest-run` at it."""
     wandb = _client()
-    told = beside.run
+    recorded = folder.run
     settings = wandb.Settings(
         silent=True,
         console="off",
@@ -88,11 +88,11 @@ def _write(beside: Folder, summary: Mapping[str, Any]) -> None:
         x_disable_meta=True,
         x_disable_machine_info=True,
     )
-    with tempfile.TemporaryDirectory(dir=beside.path.parent, prefix=".pyrometer-") as making:
+    with tempfile.TemporaryDirectory(dir=folder.path.parent, prefix=".pyrometer-") as making:
         run = wandb.init(
-            id=told.run_id,
-            project=told.project or None,
-            entity=told.entity or None,
+            id=recorded.run_id,
+            project=recorded.project or None,
+            entity=recorded.entity or None,
             resume="allow",
             mode="offline",
             dir=making,
@@ -100,14 +100,14 @@ def _write(beside: Folder, summary: Mapping[str, Any]) -> None:
             settings=settings,
         )
         made = Path(run.settings.sync_dir)
-        run.summary.update(dict(summary))
+        run.summary.update(dict(values))
         run.finish()
-        made.rename(beside.path.parent / made.name)
+        made.rename(folder.path.parent / made.name)
 
 
 def _client() -> Any:
     try:
         import wandb
     except ImportError:
-        raise SourceError("W&B's runs are stamped by its own client: pip install 'pyrometer[wandb]'") from None
+        raise SourceError("Summaries in W&B need its client: pip install 'pyrometer[wandb]'") from None
     return wandb

@@ -105,11 +105,11 @@ def emission(co2e_g: int) -> str:
 
 
 def coverage(total: dict[str, Any]) -> str:
-    """How much GPU time has a known energy; empty if nearly all of it is measured by counters, or none of it is."""
+    """How much GPU time has a known energy; empty if counters cover nearly all GPU time, or none."""
     measured, estimated = total["energy_gpu_ms"], total["energy_estimated_gpu_ms"]
     if not measured or (measured * 100 >= total["gpu_ms"] * 99 and estimated * 100 <= measured):
         return ""
-    estimate = f", {percent(estimated, measured)} of it estimated from power readings" if estimated else ""
+    estimate = f", {percent(estimated, measured)} of the energy estimated from power readings" if estimated else ""
     return f"Energy is known for {percent(measured, total['gpu_ms'])} of the GPU time{estimate}."
 
 

@@ -1,7 +1,7 @@
 """The records: every fact that sources report and the store keeps, one NamedTuple per kind.
 
 `time_ms` is when the fact was true or observed, in milliseconds UTC. Objects that change (nodes, pods, runs…) are
-stored as observations, and the newest observation of an object counts. Absent values are None, never a sentinel.
+stored as observations, and the newest observation of an object counts. Absent values are stored as None.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Trial(NamedTuple):
     name: Text
     state: Text  # created, running, succeeded, failed, killed, early_stopped, metrics_unavailable
     parameters_json: Text | None = None
-    value: Float64 | None = None  # of the sweep's metric: the best, the last, or as its strategy says
+    value: Float64 | None = None  # best or last value of the metric, according to the strategy of the sweep
     metrics_json: Text | None = None  # the minimum, maximum and last value of each metric
     started_ms: Int64 | None = None
     ended_ms: Int64 | None = None
@@ -189,7 +189,7 @@ class Trial(NamedTuple):
 
 @record(key=("pod_uid", "node_uid", "slot_index", "instance", "from_ms", "time_ms"), every="day")
 class Allocation(NamedTuple):
-    """A pod's hold on a slot, or on a share of it. Open while `to_ms` is None."""
+    """The time that a pod holds a slot or a share of a slot. Open if `to_ms` is absent."""
 
     time_ms: Int64
     pod_uid: Text
@@ -228,7 +228,7 @@ class GpuSample(NamedTuple):
 class NodeSample(NamedTuple):
     """A reading of one node from node_exporter, for the minute that begins at `time_ms`.
 
-    Rates are averages over the minute. Sums are over physical devices.
+    Rates are averages over the minute. Sums cover physical devices.
     """
 
     time_ms: Int64
@@ -408,7 +408,7 @@ class Event(NamedTuple):
 
 @record(key=("run", "attempt", "node_uid", "slot_index", "from_ms", "state", "time_ms"), every="day", derived=True)
 class Restatement(NamedTuple):
-    """Later evidence that a slot was in another state. It is open while `to_ms` is None. The newest record of a start
+    """Later evidence that a slot was in another state. It is open if `to_ms` is absent. The newest record of a start
     time counts, and a record that ends where it starts withdraws it."""
 
     time_ms: Int64
@@ -425,7 +425,7 @@ class Restatement(NamedTuple):
 
 @record(key=("gpu_model", "pool", "cluster", "purchase", "from_ms", "time_ms", "instance_type"), every="day")
 class Price(NamedTuple):
-    """Micro-dollars per hour of a GPU or of a whole node. A selector that is None matches every slot, and the price
+    """Micro-dollars per hour of a GPU or of a whole node. An absent selector matches every slot, and the price
     with the most selectors wins."""
 
     time_ms: Int64
@@ -488,7 +488,7 @@ class Energy(NamedTuple):
     pod_uid: Text | None  # None: not held by a pod
     energy_mj: Int64
     ms: Int32  # the part of the holder's time that the energy covers
-    estimated_ms: Int32  # the part of it that is estimated from power readings, without a counter
+    estimated_ms: Int32  # the part of that time estimated from power readings, without a counter
 
 
 @record(key=("node_uid", "pod_uid", "state", "evidence", "usd_micro_per_hour", "time_ms"), derived=True)
@@ -538,7 +538,7 @@ class QuarterUse(NamedTuple):
     pod_uid: Text | None  # None: not held by a pod
     energy_mj: Int64
     ms: Int64  # the part of the holder's time that the energy covers
-    estimated_ms: Int64  # the part of it that is estimated from power readings, without a counter
+    estimated_ms: Int64  # the part of that time estimated from power readings, without a counter
     readings: Int64  # the number of activity readings while it held a GPU
     activity_sum: Int64  # the sum of those readings, in thousandths
 

@@ -148,7 +148,7 @@ _CAUSES = (
 CAUSE = {cause.name: cause for cause in _CAUSES}
 CAUSES = tuple(CAUSE)
 CLAIMS = {cause.name: cause.claims for cause in _CAUSES}
-# Causes that do not end by themselves: somebody has to act. Their alerts are critical.
+# Causes that do not end without an action of a user. Their alerts are critical.
 CRITICAL_CAUSES = ("hang", "diverged", "hardware_failure", "crash_loop")
 # Critical causes (and states) that waste all time of their holder from the first minute on. They are reported at once,
 # however little they have cost. The other causes are reported when they have cost enough.

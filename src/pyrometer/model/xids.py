@@ -16,13 +16,13 @@ HARDWARE_XIDS = {
     120: "its system processor (GSP) failed",
     136: "an NVLink did not come up",
     140: "an unrecovered memory error",
-    143: "the GPU did not initialise",
+    143: "the GPU did not initialize",
     149: "an NVLink went down",
     150: "an NVLink failed",
     154: "the driver asks for a reset",
     155: "an NVLink failed",
-    156: "a part of it was retired",
-    158: "the GPU timed out for good",
+    156: "a part of the GPU was retired",
+    158: "the GPU timed out permanently",
 }
 PROGRAM_XIDS = (13, 31, 43, 45, 68, 69, 109)  # the device plugin keeps a GPU in service after these, too
 FATAL_XIDS = frozenset(HARDWARE_XIDS) - {94}  # the GPU is out of service until it is reset or replaced

@@ -14,7 +14,7 @@ ROWS_A_TICK = 3
 DOTS_X, DOTS_Y = 2, 4  # of a character
 _BRAILLE = 0x2800
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column of a character
-COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
+COLORS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
 class Look(NamedTuple):
@@ -95,7 +95,7 @@ def draw(
     columns = max(20, width - left - 1 - len(x.written(x.high)) // 2)
     picture = _Picture(columns, x, y)
     for number, curve in enumerate(curves):
-        picture.put(curve, COLOURS[number % len(COLOURS)] if curve.letter else "bright_black")
+        picture.put(curve, COLORS[number % len(COLORS)] if curve.letter else "bright_black")
     for curve in curves:
         picture.name(curve)
     across = None if line is None else picture.row(line[0])
@@ -135,19 +135,19 @@ class _Picture:
     def __init__(self, columns: int, x: Axis, y: Axis) -> None:
         self.columns, self.x, self.y = columns, x, y
         self.dots = [[0] * columns for _ in range(HEIGHT)]
-        self.colours: dict[tuple[int, int], str] = {}
+        self.colors: dict[tuple[int, int], str] = {}
         self.letters: dict[tuple[int, int], Curve] = {}
 
     def row(self, value: float) -> int:
         return _row(value, self.y)
 
-    def put(self, curve: Curve, colour: str) -> None:
+    def put(self, curve: Curve, color: str) -> None:
         """Draws a line from point to point, clipped to the axes."""
         placed = [self._dot(point) for point in curve.points]
         for (x0, y0), (x1, y1) in zip(placed, placed[1:] or placed, strict=False):
             pieces = max(1, math.ceil(max(abs(x1 - x0), abs(y1 - y0))))
             for piece in range(pieces + 1):
-                self._set(x0 + (x1 - x0) * piece / pieces, y0 + (y1 - y0) * piece / pieces, colour)
+                self._set(x0 + (x1 - x0) * piece / pieces, y0 + (y1 - y0) * piece / pieces, color)
 
     def name(self, curve: Curve) -> None:
         """Draws the letter of a curve, next to other letters."""
@@ -163,13 +163,13 @@ class _Picture:
     def cell(self, row: int, column: int, look: Look, style: Style, is_line: bool) -> str:
         named = self.letters.get((row, column))
         if named is not None:
-            return style(named.letter, fg=self.colours.get((row, column)), bold=named.bold)
+            return style(named.letter, fg=self.colors.get((row, column)), bold=named.bold)
         dots = self.dots[row][column]
         if not dots:
             return style(look.line, dim=True) if is_line else " "
         upper, lower = bool(dots & 0x1B), bool(dots & 0xE4)
         shown = chr(_BRAILLE + dots) if look.is_braille else ":" if upper and lower else "'" if upper else "."
-        return style(shown, fg=self.colours[row, column])
+        return style(shown, fg=self.colors[row, column])
 
     def _dot(self, point: tuple[float, float]) -> tuple[float, float]:
         x, y = self.x, self.y
@@ -179,9 +179,9 @@ class _Picture:
             (y.high - point[1]) / (y.high - y.low) * (HEIGHT - 1) * DOTS_Y + (DOTS_Y - 1) / 2,
         )
 
-    def _set(self, dot_x: float, dot_y: float, colour: str) -> None:
+    def _set(self, dot_x: float, dot_y: float, color: str) -> None:
         column, row = round(dot_x), round(dot_y)
         if 0 <= column < self.columns * DOTS_X and 0 <= row < HEIGHT * DOTS_Y:
             place = row // DOTS_Y, column // DOTS_X
             self.dots[place[0]][place[1]] |= _BITS[row % DOTS_Y][column % DOTS_X]
-            self.colours[place] = colour
+            self.colors[place] = color

@@ -17,7 +17,7 @@ class BarStyle(NamedTuple):
     """What a bar means: its letter, its color, and its name in the legend."""
 
     letter: str
-    colour: str
+    color: str
     name: str
 
 
@@ -67,7 +67,7 @@ def gantt(
         cells = _cells(row.bars, start, end, columns, keep_short=keep_short)
         kinds |= dict.fromkeys(cell for cell in cells if cell is not None)
         line = "".join(
-            " " * length if kind is None else style(kind.letter * length, fg="black", bg=kind.colour)
+            " " * length if kind is None else style(kind.letter * length, fg="black", bg=kind.color)
             for kind, length in _runs(cells)
         )
         yield f"{style(row.label.ljust(left), bold=row.bold)}{line} {row.note}".rstrip()
@@ -85,7 +85,7 @@ def _legend(kinds: Sequence[BarStyle], left: int, width: int, style: Style) -> I
         lines[-1].append(kind)
         used += long
     for line in lines:
-        names = "   ".join(f"{style(kind.letter, fg='black', bg=kind.colour)} {kind.name}" for kind in line)
+        names = "   ".join(f"{style(kind.letter, fg='black', bg=kind.color)} {kind.name}" for kind in line)
         yield f"{' ' * left}{names}".rstrip()
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from pyrometer.model.human import counted, date_time, dollars, duration, percent, ratio, staleness
 from pyrometer.model.states import STATE
 from pyrometer.render.tables import sparkline
-from pyrometer.render.why_text import COLOURS
+from pyrometer.render.why_text import COLORS
 
 Row = dict[str, Any]
 GAP = 2
@@ -112,7 +112,7 @@ def header(answer: dict[str, Any], source: str, error_text: str | None = None, n
         second = Text(f"{dollars(rate['usd_micro_per_hour'])} per hour for {burns}; ")
         wasted = rate["wasted_usd_micro_per_hour"]
         share = percent(wasted, rate["usd_micro_per_hour"])
-        second.append(f"{dollars(wasted)} per hour wasted ({share})", style=COLOURS["waste"] if wasted else "")
+        second.append(f"{dollars(wasted)} per hour wasted ({share})", style=COLORS["waste"] if wasted else "")
     lines = [first, second]
     if queue["pods"]:
         longest = "" if queue["longest_ms"] is None else f", the longest for {duration(queue['longest_ms'])}"
@@ -154,8 +154,8 @@ def fitting(widths: Sequence[int], width: int | None) -> tuple[list[int], list[i
 
 
 def _styles(row: Row) -> list[str]:
-    colour = COLOURS[STATE[row["state"]].family] if row["state"] else ""
-    return [colour if column.heading in ("state", "useful") else "" for column in COLUMNS]
+    color = COLORS[STATE[row["state"]].family] if row["state"] else ""
+    return [color if column.heading in ("state", "useful") else "" for column in COLUMNS]
 
 
 def _line(texts: Sequence[str], kept: Iterable[int], widths: Sequence[int], styles: Sequence[str], base: str) -> Text:

@@ -49,12 +49,12 @@ FAMILY_MEANING = {
     "unknown": "not observed",
 }
 
-# Kind of evidence, its name, what it shows, and (as HTML) what more of it would add.
+# Kind of evidence, its name, what it shows, and (as HTML) what more evidence would add.
 EVIDENCE_KINDS = (
     (
         "kubernetes",
         "Kubernetes",
-        "Which pod holds a GPU and since when: startup, missing peers, broken nodes.",
+        "Which pod holds a GPU, and from what time: startup, missing peers, broken nodes.",
         "With read access to every cluster, this time has an owner.",
     ),
     (
@@ -429,7 +429,7 @@ def _waited(ms: int | None) -> str:
 
 
 def _how_we_know(page: ReportContext) -> str:
-    """The available evidence, what more of it would add, and what the numbers are based on."""
+    """The available evidence, what more evidence would add, and what the numbers are based on."""
     rows = []
     for key, name, shows, advice in EVIDENCE_KINDS:
         share = page.answer["evidence"].get(key, 0.0)

@@ -33,7 +33,7 @@ MIN_WAIT_SHOWN_MS = 600_000  # shorter waits are not shown
 
 NOTHING = "No GPU time is recorded in this time range. Use --all for all recorded data."
 
-COLOURS = {"useful": "green", "overhead": "yellow", "waste": "red", "platform": "bright_black", "unknown": "cyan"}
+COLORS = {"useful": "green", "overhead": "yellow", "waste": "red", "platform": "bright_black", "unknown": "cyan"}
 
 Style = Callable[..., str]
 
@@ -95,12 +95,12 @@ def _bars(answer: dict[str, Any], style: Style) -> Iterator[str]:
     for row in answer["states"]:
         recorded = row[measure.key] is not None
         filled = _bar((row[measure.key] or 0) / whole if whole else 0)
-        colour = COLOURS[row["family"]]
+        color = COLORS[row["family"]]
         money = dollars(row["usd_micro"]) if measure.is_money else ""
         share = percent(row[measure.key], whole) if recorded else "–"
         spent = _compact_hours(row["gpu_ms"])
         yield (
-            f"  {state_title(row['state']):<23}{style(filled.ljust(BAR), fg=colour)} {share:>6}"
+            f"  {state_title(row['state']):<23}{style(filled.ljust(BAR), fg=color)} {share:>6}"
             f" {spent:>12} {money:>10}  {row['family']}"
         ).rstrip()
     yield ""

@@ -124,7 +124,7 @@ def _named(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _curve(row: dict[str, Any], points: list[tuple[float, float]], letter: str, sign: int, many: bool) -> Curve:
-    """A run's line; its letter stands at its best, else at its end. Of many runs the best so far is drawn, and of those
+    """A run's line; its letter marks its best value, or its end. Of many runs the best so far is drawn, and of those
     without a letter only the best: lines that go up and down would fill the picture."""
     known = row["best"] is not None
     at = min(points, key=lambda point: point[1] * sign) if known else points[-1]

@@ -15,8 +15,8 @@ from pyrometer.answers.runs import trace as tracing
 from pyrometer.answers.runs.lifecycle import trace_run
 from pyrometer.answers.runs.overview import RunNotFoundError
 from pyrometer.answers.runs.trace import PHASES, over_ranks, timeline, trace_sample, trace_step
-from pyrometer.export.perfetto import perfetto
-from pyrometer.export.trace_otlp import otlp
+from pyrometer.export.perfetto import perfetto_trace
+from pyrometer.export.trace_otlp import otlp_trace
 from pyrometer.model.records import Batch, Event
 from tests.support import traced_run
 from tests.support.traced_run import RUN, START_MS, Trained
@@ -88,7 +88,7 @@ def ranks_of_one_node_keep_their_places_to_each_other(answer, ranks):
 
 
 def perfetto_gets_every_span_with_its_duration(answer, ranks):
-    made = json.loads(json.dumps(perfetto(answer), allow_nan=False))
+    made = json.loads(json.dumps(perfetto_trace(answer), allow_nan=False))
     assert made["displayTimeUnit"] in ("ms", "ns")
     slices = [event for event in made["traceEvents"] if event["ph"] == "X"]
     drawn = sorted((event["pid"], event["name"], event["ts"], event["dur"]) for event in slices)
@@ -206,7 +206,7 @@ def test_a_step_on_one_rank_waits_for_nobody(tmp_path):
     assert answer["waited_for"] is None
     assert answer["ranks"][0]["waited_ms"] is None
     assert answer["critical_path"][-1]["name"] == "optimizer"
-    assert perfetto(answer)["traceEvents"]
+    assert perfetto_trace(answer)["traceEvents"]
 
 
 def test_times_known_to_the_millisecond_follow_each_other():
@@ -313,7 +313,7 @@ def test_otlp_is_what_opentelemetry_reads(store, trained, what):
     }
     answer = answers[what]()
     # OTLP's JSON has ids in hexadecimal where protobuf's own JSON has base64: everything else is protobuf's.
-    text = json.dumps(otlp(answer), allow_nan=False)
+    text = json.dumps(otlp_trace(answer), allow_nan=False)
     read = json_format.Parse(json.dumps(_in_base64(json.loads(text))), collector.ExportTraceServiceRequest())
     spans = {
         span.span_id.hex(): span

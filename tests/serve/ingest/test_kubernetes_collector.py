@@ -20,7 +20,7 @@ import httpx2 as httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyrometer.export.otlp_push import MARKS
+from pyrometer.export.otlp_push import PUSH_MARKS_KEY
 from pyrometer.model.records import Span
 from pyrometer.store import Store
 from tests.support.kube_server import free_port
@@ -155,7 +155,7 @@ def test_what_a_server_pushes_comes_through_a_collector(tmp_path):
         for step in range(1, 50)
     ]
     with Store(tmp_path / "data", create=True) as store:
-        store.set_meta(MARKS, json.dumps({"since_ms": now_ms - 90_000, "ranks": [], "runs": {}}))
+        store.set_meta(PUSH_MARKS_KEY, json.dumps({"since_ms": now_ms - 90_000, "ranks": [], "runs": {}}))
         store.append(spans)
     with receiving() as receiver, collecting(tmp_path, receiver.url) as url:
         pushes = {"PYROMETER_OTLP_ENDPOINT": url, "PYROMETER_OTLP_INTERVAL_S": "5"}

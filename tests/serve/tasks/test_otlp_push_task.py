@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyrometer.export.otlp_push import MARKS
+from pyrometer.export.otlp_push import PUSH_MARKS_KEY
 from pyrometer.model.records import Event, Span
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.serve.core import Core
@@ -56,7 +56,7 @@ def pushing(store: Store, url: str, *, times: int = 1, **more: Any) -> Services:
 @pytest.fixture
 def store(tmp_path: Path):
     with Store(tmp_path / "data", create=True) as store:
-        store.set_meta(MARKS, f'{{"since_ms": {AGO}, "ranks": [], "runs": {{}}}}')  # it has pushed since then
+        store.set_meta(PUSH_MARKS_KEY, f'{{"since_ms": {AGO}, "ranks": [], "runs": {{}}}}')  # it has pushed since then
         store.append([step(rank, number) for rank in (0, 1) for number in range(1, 6)])
         yield store
 

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from dashboards import DASHBOARDS
 
-from pyrometer.export.ledger_metrics import THROUGH
-from pyrometer.export.metrics_text import exposition
+from pyrometer.export.ledger_metrics import EXPORTED_THROUGH_KEY
+from pyrometer.export.metrics_text import render_metrics
 from pyrometer.model.settings import Settings
 from pyrometer.serve.core import Core
 from pyrometer.serve.main import Services, build_services
@@ -75,10 +75,10 @@ def test_dashboards_and_rules_ask_for_metrics_and_labels_that_there_are(server: 
 def test_promtool_finds_nothing_wrong_with_all_of_it(server: Services) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("needs promtool: apt-get install prometheus")
-    server.core.store.set_meta(THROUGH, "1")  # as if it had been stopped before all this
+    server.core.store.set_meta(EXPORTED_THROUGH_KEY, "1")  # as if it had been stopped before all this
     asyncio.run(server.accounting.update())
     asyncio.run(server.accounting.update())  # what is new is shown first, and counted then
-    text, _ = exposition(server.collectors, "")
+    text, _ = render_metrics(server.collectors, "")
     assert b"pyrometer_run_step{" in text
     assert b'pyrometer_gpu_seconds_total{experiment="llama-sft",state="train"' in text
     said = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)

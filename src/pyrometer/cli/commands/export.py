@@ -17,7 +17,7 @@ from pyrometer.cli.command_support import ReadRequest, read_options
 from pyrometer.cli.lake_requests import copy_folder, print_known
 from pyrometer.cli.progress_bar import progress_bar
 from pyrometer.cli.settings_files import read_settings
-from pyrometer.export.tracker_summary import Stamp, stamp_of
+from pyrometer.export.tracker_summary import RunSummary, summarize_run
 from pyrometer.model.human import counted, dollars, hours
 from pyrometer.serve.http.downloads import CHARGEBACK, Download
 
@@ -123,24 +123,24 @@ def _export_to_mlflow(request: ReadRequest, uri: str | None, only: Collection[st
     _refuse_lake(request, "mlflow")
     if not uri:
         raise click.UsageError("No tracking server: pass --tracking-uri, or set MLFLOW_TRACKING_URI.")
-    asyncio.run(_stamp_mlflow(Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN")), request, only))
+    asyncio.run(_write_to_mlflow(Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN")), request, only))
 
 
-async def _stamp_mlflow(mlflow: Mlflow, request: ReadRequest, only: Collection[str]) -> None:
+async def _write_to_mlflow(mlflow: Mlflow, request: ReadRequest, only: Collection[str]) -> None:
     from pyrometer.collect.trackers.mlflow import NotTakenError
-    from pyrometer.export.mlflow import stamp
+    from pyrometer.export.mlflow import write_summary
 
-    stamped = missing = 0
+    written = missing = 0
     try:
-        for run_id, run_stamp in _stamps(request, "mlflow", only):
+        for run_id, run_summary in _summaries(request, "mlflow", only):
             try:
-                await stamp(mlflow, run_id, run_stamp)
-                stamped += 1
+                await write_summary(mlflow, run_id, run_summary)
+                written += 1
             except NotTakenError:
                 missing += 1
     finally:
         await mlflow.close()
-    _print_stamped(stamped, missing, "mlflow", mlflow.uri)
+    _print_written(written, missing, "mlflow", mlflow.uri)
 
 
 def _export_to_wandb(request: ReadRequest, folder: Path | None, only: Collection[str]) -> None:
@@ -148,12 +148,12 @@ def _export_to_wandb(request: ReadRequest, folder: Path | None, only: Collection
     from pyrometer.export import wandb
 
     _refuse_lake(request, "wandb")
-    stamps = dict(_stamps(request, "wandb", only))
-    if not stamps:
-        _print_stamped(0, 0, "wandb", "")
-    stamped = wandb.stamp_online(stamps) if folder is None else wandb.stamp(folder, stamps)
-    _print_stamped(stamped.written, stamped.missing, "wandb", str(folder or "W&B"))
-    if stamped.written and folder is not None:
+    summaries = dict(_summaries(request, "wandb", only))
+    if not summaries:
+        _print_written(0, 0, "wandb", "")
+    result = wandb.write_summaries_online(summaries) if folder is None else wandb.write_summaries(folder, summaries)
+    _print_written(result.written, result.missing, "wandb", str(folder or "W&B"))
+    if result.written and folder is not None:
         click.echo("`wandb sync` uploads them with the runs.")
 
 
@@ -162,7 +162,7 @@ def _refuse_lake(request: ReadRequest, tracker: str) -> None:
         raise click.UsageError(f"A lake cannot be exported to {tracker}: pass --data or --server instead of --lake.")
 
 
-def _stamps(request: ReadRequest, tracker: str, only: Collection[str]) -> Iterator[tuple[str, Stamp]]:
+def _summaries(request: ReadRequest, tracker: str, only: Collection[str]) -> Iterator[tuple[str, RunSummary]]:
     """The IDs of a tracker's runs, and what to write to each. One question per run is enough: runs are few."""
     url = read_settings(os.environ, request.data).public_url
     rows = [
@@ -174,17 +174,17 @@ def _stamps(request: ReadRequest, tracker: str, only: Collection[str]) -> Iterat
         for number, row in enumerate(rows, 1):
             shown: dict[str, Any] = request.answer("show", run=row["run"], without="windows")
             until_ms = max((point[1] for points in shown["metrics"].values() for point in points[-1:]), default=0)
-            run_stamp = stamp_of(shown, shown["findings"], at_ms=until_ms, public_url=url)
+            run_summary = summarize_run(shown, shown["findings"], at_ms=until_ms, public_url=url)
             for one in row["trackers"]:
                 if one["tracker"] == tracker:
-                    yield one["id"], run_stamp
+                    yield one["id"], run_summary
             progress(number, len(rows))
 
 
-def _print_stamped(stamped: int, missing: int, tracker: str, place: str) -> None:
-    if not stamped and not missing:
+def _print_written(written: int, missing: int, tracker: str, place: str) -> None:
+    if not written and not missing:
         raise click.ClickException(
             f"No run here belongs to {tracker}. `pyrometer import {tracker}` joins runs with those of the tracker."
         )
     others = f"; {counted(missing, 'run')} not found in {place}" if missing else ""
-    click.echo(f"{counted(stamped, 'run')} stamped{others}.")
+    click.echo(f"{counted(written, 'run')} stamped{others}.")

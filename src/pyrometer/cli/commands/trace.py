@@ -64,12 +64,12 @@ def _text(answer: dict[str, Any], form: str, style: Style) -> str:
 
 def _exported(answer: dict[str, Any], form: str) -> dict[str, Any]:
     if form == "perfetto":
-        from pyrometer.export.perfetto import perfetto
+        from pyrometer.export.perfetto import perfetto_trace
 
-        return perfetto(answer)
-    from pyrometer.export.trace_otlp import otlp
+        return perfetto_trace(answer)
+    from pyrometer.export.trace_otlp import otlp_trace
 
-    return otlp(answer)
+    return otlp_trace(answer)
 
 
 def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pyrometer.export.csv import as_text, cost_table
-from pyrometer.export.focus import KINDS, focus_table
-from pyrometer.export.parquet import COST_KINDS, as_parquet
-from pyrometer.export.perfetto import perfetto
+from pyrometer.export.csv import cost_table, render_csv
+from pyrometer.export.focus import COLUMN_KINDS, focus_table
+from pyrometer.export.parquet import COST_KINDS, render_parquet
+from pyrometer.export.perfetto import perfetto_trace
 
 Answer = dict[str, Any]
 CSV, PARQUET = FILES = ("csv", "parquet")  # formats of the rows of a table
@@ -44,21 +44,21 @@ def _step(answer: Answer) -> str:
 CHARGEBACK = {
     "csv": Download(
         "cost",
-        lambda answer: as_text(cost_table(answer)),
+        lambda answer: render_csv(cost_table(answer)),
         _window,
-        parquet=lambda answer: as_parquet(cost_table(answer), COST_KINDS),
+        parquet=lambda answer: render_parquet(cost_table(answer), COST_KINDS),
     ),
     "focus": Download(
         "charges",
-        lambda answer: as_text(focus_table(answer)),
+        lambda answer: render_csv(focus_table(answer)),
         _window,
-        parquet=lambda answer: as_parquet(focus_table(answer), KINDS),
+        parquet=lambda answer: render_parquet(focus_table(answer), COLUMN_KINDS),
     ),
 }
 DOWNLOADS = {
     **CHARGEBACK,
     "perfetto": Download(
-        "trace", lambda answer: iter([json.dumps(perfetto(answer))]), _step, "application/json", "json"
+        "trace", lambda answer: iter([json.dumps(perfetto_trace(answer))]), _step, "application/json", "json"
     ),
 }
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from pyrometer.collect.otlp.requests import SIGNALS
 from pyrometer.export.metrics_text import Collector as MetricsCollector
-from pyrometer.export.metrics_text import exposition
+from pyrometer.export.metrics_text import render_metrics
 from pyrometer.questions.registry import known
 from pyrometer.questions.tokens import Principal
 from pyrometer.render.why_html import render_html
@@ -125,7 +125,7 @@ class ProbeRoutes:
 
     async def metrics(self, request: Request) -> Response:
         """Metrics in the format of Prometheus."""
-        body, form = exposition(self._metrics, request.headers.get("Accept", ""))
+        body, form = render_metrics(self._metrics, request.headers.get("Accept", ""))
         return Response(body, headers={"Content-Type": form})
 
 

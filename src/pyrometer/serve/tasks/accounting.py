@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from pyrometer.account.build.ledger import LedgerCoverage
 from pyrometer.account.query.answer_json import iso
-from pyrometer.export.ledger_metrics import Ledger
-from pyrometer.export.run_metrics import Runs
-from pyrometer.export.workload_metrics import Workloads
+from pyrometer.export.ledger_metrics import LedgerCollector
+from pyrometer.export.run_metrics import RunCollector
+from pyrometer.export.workload_metrics import WorkloadCollector
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.questions.cache import revision
 from pyrometer.questions.registry import bring_up_to_date
@@ -45,14 +45,14 @@ class LedgerState(NamedTuple):
 class LedgerMetrics(NamedTuple):
     """The metrics that are counted from the ledger."""
 
-    ledger: Ledger
-    runs: Runs
-    workloads: Workloads
+    ledger: LedgerCollector
+    runs: RunCollector
+    workloads: WorkloadCollector
 
     @classmethod
     def empty(cls) -> LedgerMetrics:
         """The metrics of a server that has just started."""
-        return cls(Ledger(), Runs(), Workloads())
+        return cls(LedgerCollector(), RunCollector(), WorkloadCollector())
 
     def add_minutes(self, store: Store, end_ms: int) -> None:
         """Counts the minutes up to `end_ms` that have settled."""

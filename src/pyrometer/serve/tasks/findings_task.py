@@ -11,7 +11,7 @@ from typing import Any
 from pyrometer.account.query.answer_json import iso
 from pyrometer.act.finding_lifecycle import FindingTracker, ms_of
 from pyrometer.act.notifier import Notifier
-from pyrometer.export.ledger_metrics import Ledger
+from pyrometer.export.ledger_metrics import LedgerCollector
 from pyrometer.model.records import Finding
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE
 from pyrometer.serve.core import Core
@@ -41,7 +41,7 @@ def first_experiment(worth: Answer) -> str | None:
 class FindingsTask:
     """Looks for findings again and again."""
 
-    def __init__(self, core: Core, ask: Ask, notifier: Notifier, metrics: Ledger, events: EventStream) -> None:
+    def __init__(self, core: Core, ask: Ask, notifier: Notifier, metrics: LedgerCollector, events: EventStream) -> None:
         self._core = core
         self._ask = ask
         self._notifier = notifier
@@ -71,7 +71,7 @@ class FindingsTask:
         for one in longer[:MAX_SUMMED_UP]:
             await self._sum_up(lives, one)
         await self._notifier.update(lives.all())
-        await asyncio.to_thread(self._metrics.found, answer["findings"])
+        await asyncio.to_thread(self._metrics.set_findings, answer["findings"])
         self._announce(None, answer["findings"])
         for team in self._events.teams():  # a team's findings come from the team's own data
             with suppress(HttpError):  # there is no data of that team

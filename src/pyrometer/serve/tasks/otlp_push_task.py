@@ -25,7 +25,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pyrometer import __version__
 from pyrometer.act.http_post import SendResult, is_address, post
 from pyrometer.export.metrics_text import Collector as MetricsCollector
-from pyrometer.export.otlp_push import MARKS, Marks, Pushed, ended_runs, metric_bodies, run_body, step_bodies
+from pyrometer.export.otlp_push import (
+    PUSH_MARKS_KEY,
+    PushMarks,
+    SpanBatch,
+    ended_runs,
+    metric_bodies,
+    run_body,
+    step_bodies,
+)
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.serve.core import Core
 from pyrometer.serve.http.answering import Ask
@@ -90,11 +98,11 @@ class OtlpPushTask:
     async def _push_spans(self, headers: dict[str, str]) -> None:
         now_ms = time.time_ns() // 1_000_000
         async with self._lock:
-            marks = Marks.read(self._store.meta(MARKS), now_ms).advanced(now_ms)
-            self._store.set_meta(MARKS, marks.text())
+            marks = PushMarks.read(self._store.meta(PUSH_MARKS_KEY), now_ms).advanced(now_ms)
+            self._store.set_meta(PUSH_MARKS_KEY, marks.text())
             snapshot = await run_to_end(self._store.snapshot)
 
-        def found() -> tuple[list[Pushed], dict[str, int]]:
+        def found() -> tuple[list[SpanBatch], dict[str, int]]:
             with snapshot:
                 return list(step_bodies(snapshot, marks, now_ms)), ended_runs(snapshot, marks, now_ms)
 
@@ -117,7 +125,7 @@ class OtlpPushTask:
             marks = marks._replace(runs={**marks.runs, run: ended_ms})
             await self._keep(marks)
 
-    async def _lives(self, runs: dict[str, int], marks: Marks) -> AsyncIterator[tuple[str, int, bytes | None]]:
+    async def _lives(self, runs: dict[str, int], marks: PushMarks) -> AsyncIterator[tuple[str, int, bytes | None]]:
         for run, ended_ms in runs.items():
             with suppress(HttpError):  # the run is not accounted for yet
                 trace = await self._ask("trace", {"run": run})
@@ -128,9 +136,9 @@ class OtlpPushTask:
         outcome = await self._post("traces", body, headers)
         return outcome.sent or outcome.permanent
 
-    async def _keep(self, marks: Marks) -> None:
+    async def _keep(self, marks: PushMarks) -> None:
         async with self._lock:
-            await run_to_end(self._store.set_meta, MARKS, marks.text())
+            await run_to_end(self._store.set_meta, PUSH_MARKS_KEY, marks.text())
 
     async def _post(self, signal: str, body: bytes, headers: dict[str, str]) -> SendResult:
         packed = await asyncio.to_thread(gzip.compress, body, 5)
