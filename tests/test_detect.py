@@ -24,7 +24,7 @@ def finding(cause, culprit=None, **more):
     return {"cause": cause, "culprit": culprit} | more
 
 
-def test_a_score_is_counted_by_cause_and_culprits_among_what_was_found(table):
+def test_score_counts_by_cause_and_culprits_among_found_findings(table):
     truth = [
         finding("hang", {"rank": 1}),
         finding("hang", {"rank": 2}),
@@ -47,7 +47,7 @@ def test_a_score_is_counted_by_cause_and_culprits_among_what_was_found(table):
     }
 
 
-def test_what_was_stopped_and_what_is_clean_is_told(table):
+def test_report_lists_stopped_and_clean_runs(table):
     nights = table.Row(
         "simulated",
         "overnight",

@@ -23,7 +23,7 @@ def edge():
 
 @pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="exporters are told apart by addresses of 127.1.0.0/16")
-def test_what_a_cluster_sends_is_what_is_stored(edge, tmp_path):
+def test_edge_cluster_records_are_stored_completely(edge, tmp_path):
     found = edge.run(edge.Size(64, gpus_a_pod=4), minutes=0.75, speed=30, alone_s=0.25, scratch=tmp_path)
     stored = found["stored"]
     assert all(sent == kept for sent, kept in stored.values()), stored

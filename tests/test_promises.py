@@ -248,14 +248,14 @@ def test_the_sdk_reads_no_variable_that_is_not_declared():
     assert set(re.findall(r"\bPYROMETER_[A-Z_]+[A-Z]\b", sources)) <= {*VARIABLES, "PYROMETER_DATA"}
 
 
-def test_states_are_those_of_the_design():
+def test_states_are_frozen():
     assert tuple(LEDGER_STATES) == FAMILIES
     assert {family: tuple(s.name for s in STATES if s.family == family) for family in FAMILIES} == LEDGER_STATES
     assert INTERVAL_STATES == FILLED_BY_INTERVAL
     assert all(state.meaning for state in STATES)
 
 
-def test_causes_are_those_of_the_design():
+def test_causes_are_frozen():
     assert CAUSES == CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM
 
 
@@ -319,7 +319,7 @@ GROUPED_BY = (
 )
 
 
-def test_what_cost_is_grouped_by_is_frozen():
+def test_groupings_of_cost_are_frozen():
     assert GROUPINGS == GROUPED_BY
 
 
@@ -336,7 +336,7 @@ def test_every_setting_has_help():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_a_module_that_says_what_it_does(name):
+def test_every_command_has_a_module_with_help(name):
     module = importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[name].module}")
     assert f"`pyrometer {name}" in module.__doc__
     assert COMMANDS[name].help
@@ -359,13 +359,13 @@ def test_every_command_module_is_listed():
     assert modules == {listed.module for listed in COMMANDS.values()}
 
 
-def test_every_detector_is_of_a_cause_and_in_its_place():
+def test_every_detector_belongs_to_a_cause_and_its_module():
     places = [CAUSES.index(sys.modules[detector.__module__].__name__.rsplit(".", 1)[1]) for detector in DETECTORS]
     assert places == sorted(places)
     assert len(places) == len(set(places))
 
 
-def test_the_version_is_one():
+def test_package_has_one_version():
     from importlib.metadata import version
 
     assert version("pyrometer") == __version__
@@ -385,8 +385,8 @@ print(json.dumps(sorted({{name.split(".")[0] for name in set(sys.modules) - befo
 def imported_by(statement: str) -> set[str]:
     """The packages that a statement imports in a fresh Python."""
     script = IMPORTED.format(statement=statement)
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
-    return set(json.loads(said.stdout))
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
+    return set(json.loads(result.stdout))
 
 
 def test_import_pyrometer_imports_nothing_outside_the_standard_library():
@@ -406,21 +406,21 @@ def test_help_imports_nothing_outside_the_standard_library(arguments):
 @pytest.mark.parametrize(
     "name", ["why", "cost", "export", "close", "reconcile", "top", "runs", "show", "worth", "trace", "lineage"]
 )
-def test_a_question_to_a_folder_loads_nothing_for_clusters_or_servers(name):
+def test_folder_query_imports_nothing_for_clusters_or_servers(name):
     assert not imported_by(f"import pyrometer.cli.commands.{name}") & {"lightkube", "httpx2", "starlette", "uvicorn"}
 
 
-def test_the_layers_hold():
+def test_import_layers_are_kept():
     pytest.importorskip("importlinter", reason="needs import-linter: pip install 'pyrometer[dev]'")
-    said = subprocess.run(
+    result = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
         cwd=REPOSITORY,
         env=os.environ | {"PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY / 'datasets'}"},
         capture_output=True,
         text=True,
     )
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "0 broken" in said.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "0 broken" in result.stdout
 
 
 # -- the base install -------------------------------------------------------------------------------------------------
@@ -440,10 +440,10 @@ def wheel(tmp_path_factory) -> Path:
         command = ("build", "--wheel", "--no-isolation", "--outdir", folder, REPOSITORY)
     else:
         command = ("pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", folder, REPOSITORY)
-    said = quietly(sys.executable, "-m", *command)
-    if said.returncode and "hatchling" in said.stderr and "No matching distribution" in said.stderr:
+    result = quietly(sys.executable, "-m", *command)
+    if result.returncode and "hatchling" in result.stderr and "No matching distribution" in result.stderr:
         pytest.skip("needs hatchling, or a package index to get it from: pip install hatchling")
-    assert said.returncode == 0, said.stderr
+    assert result.returncode == 0, result.stderr
     (built,) = folder.glob("*.whl")
     return built
 
@@ -454,15 +454,15 @@ def base_install(wheel, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("base")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
-    said = quietly(
+    result = quietly(
         sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", wheel
     )
-    assert said.returncode == 0, said.stderr
+    assert result.returncode == 0, result.stderr
     return folder / "bin"
 
 
 @pytest.mark.heavy
-def test_the_wheel_has_what_is_not_python_too(wheel):
+def test_wheel_has_data_files(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -482,25 +482,25 @@ def test_the_wheel_has_what_is_not_python_too(wheel):
 
 @pytest.mark.heavy
 def test_the_base_install_is_enough_for_a_training_script(base_install):
-    said = quietly(base_install / "python", "-c", "import pyrometer; print(pyrometer.__version__)", cwd="/")
-    assert (said.returncode, said.stdout, said.stderr) == (0, f"{__version__}\n", "")
+    result = quietly(base_install / "python", "-c", "import pyrometer; print(pyrometer.__version__)", cwd="/")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{__version__}\n", "")
 
 
 @pytest.mark.heavy
 def test_the_base_install_answers_help_and_version(base_install):
-    said = quietly(base_install / "pyrometer", "--help", cwd="/")
-    assert (said.returncode, said.stderr) == (0, "")
-    assert all(f"  {name} " in said.stdout for name in COMMANDS)
-    said = quietly(base_install / "pyrometer", "--version", cwd="/")
-    assert (said.returncode, said.stdout, said.stderr) == (0, f"pyrometer {__version__}\n", "")
+    result = quietly(base_install / "pyrometer", "--help", cwd="/")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert all(f"  {name} " in result.stdout for name in COMMANDS)
+    result = quietly(base_install / "pyrometer", "--version", cwd="/")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"pyrometer {__version__}\n", "")
 
 
 @pytest.mark.heavy
 def test_the_base_install_runs_a_command(base_install, tmp_path):
     command = [base_install / "pyrometer", "run", "--data", tmp_path, "--", base_install / "python", "-c", "exit(3)"]
-    said = quietly(*command, cwd="/")
-    assert (said.returncode, said.stdout) == (3, "")
-    assert said.stderr == f"pyrometer: no PyTorch training was detected in {base_install / 'python'}.\n"
+    result = quietly(*command, cwd="/")
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr == f"pyrometer: no PyTorch training was detected in {base_install / 'python'}.\n"
 
 
 # Where lib64 is a link to lib, Python reads every `.pth` twice.
@@ -513,27 +513,27 @@ def start():
 
 
 @pytest.mark.heavy
-def test_an_environment_with_the_sdk_starts_it_where_it_is_told_to_send_and_never_else(base_install):
+def test_sdk_starts_only_with_a_configured_endpoint(base_install):
     (site,) = base_install.parent.glob("lib/python*/site-packages")
     boot = site / "pyrometer" / "train" / "boot.py"
     started = boot.read_text() if boot.exists() else None
     there = {"PYROMETER_ENDPOINT": "http://127.0.0.1:1"}
     show = "import sys; print('pyrometer' in sys.modules)"
     try:
-        for text, said in ((ONCE, "started\nTrue\n"), ("nonsense(", "True\n")):
+        for text, output in ((ONCE, "started\nTrue\n"), ("nonsense(", "True\n")):
             boot.write_text(text)
             assert quietly(base_install / "python", "-c", show, cwd="/").stdout == "False\n"
             with_endpoint = quietly(base_install / "python", "-c", show, cwd="/", more=there)
-            assert (with_endpoint.returncode, with_endpoint.stdout, with_endpoint.stderr) == (0, said, "")
+            assert (with_endpoint.returncode, with_endpoint.stdout, with_endpoint.stderr) == (0, output, "")
     finally:
         boot.unlink() if started is None else boot.write_text(started)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", [name for name in COMMANDS if COMMANDS[name].extra])
-def test_the_base_install_says_how_to_get_the_rest(base_install, name):
-    said = quietly(base_install / "pyrometer", name, cwd="/")
-    assert (said.returncode, said.stdout) == (1, "")
-    assert said.stderr == (
+def test_base_install_names_the_missing_extra(base_install, name):
+    result = quietly(base_install / "pyrometer", name, cwd="/")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
         f"Error: `pyrometer {name}` needs more than the base install: pip install 'pyrometer[{COMMANDS[name].extra}]'\n"
     )

@@ -65,7 +65,7 @@ async def nothing(since: str, until: str) -> None:
 
 
 @pytest.mark.heavy
-def test_a_finding_is_one_alert_from_its_beginning_to_its_end(
+def test_finding_is_one_alert_from_start_to_end(
     tmp_path: Path, manager: Server, notified: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alertmanager, "MOST_AT_ONCE", 1)
@@ -79,14 +79,14 @@ def test_a_finding_is_one_alert_from_its_beginning_to_its_end(
     def silence() -> None:
         now = datetime.now(UTC)
         matcher = {"name": "team", "value": "nlp", "isRegex": False, "isEqual": True}
-        asked = {
+        silence = {
             "matchers": [matcher],
             "startsAt": now.isoformat(),
             "endsAt": (now + timedelta(hours=1)).isoformat(),
             "createdBy": "us",
             "comment": "we know",
         }
-        httpx.post(f"{manager.url}/api/v2/silences", json=asked).raise_for_status()
+        httpx.post(f"{manager.url}/api/v2/silences", json=silence).raise_for_status()
 
     async def test() -> None:
         for at_min, usd in ((60, 50.0), (61, 51.0), (62, 1000.0)):
@@ -132,11 +132,11 @@ def test_a_finding_is_one_alert_from_its_beginning_to_its_end(
         notifier.counts.clear()
 
     asyncio.run(test())
-    told = [(body["status"], one["labels"]["finding"]) for body in notified.bodies for one in body["alerts"]]
-    assert sorted(told) == [("firing", "aaaaaaaaaaaa"), ("firing", "other"), ("resolved", "aaaaaaaaaaaa")]
+    received = [(body["status"], one["labels"]["finding"]) for body in notified.bodies for one in body["alerts"]]
+    assert sorted(received) == [("firing", "aaaaaaaaaaaa"), ("firing", "other"), ("resolved", "aaaaaaaaaaaa")]
 
 
-def test_a_token_is_sent_and_in_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_alertmanager_token_is_sent_and_never_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     token = tmp_path / "token"
     token.write_text("xyzzy\n")
     with receiving() as receiver:
@@ -165,12 +165,12 @@ def test_a_token_is_sent_and_in_no_error(tmp_path: Path, caplog: pytest.LogCaptu
     assert "xyzzy" not in caplog.text
 
 
-def test_what_is_over_ends_after_it_began_and_is_said_for_a_while() -> None:
+def test_resolved_alert_ends_after_its_start() -> None:
     facts = facts_of(finding(culprit=None, workload=None, team="platform", experiment=None)) | NUMBERS
     over = Notice(facts, is_over=True, over_at_ms=10**12, labels=labels_of(facts))
     assert set(over.labels or {}) == {"alertname", "cause", "severity", "team", "finding"}
-    said = alert(over, PLACE, 10**12)  # by a clock that is behind
-    assert said["startsAt"] < said["endsAt"]
+    sent = alert(over, PLACE, 10**12)  # by a clock that is behind
+    assert sent["startsAt"] < sent["endsAt"]
     goes_on = alert(over._replace(is_over=False), PLACE, 2 * 10**12)
     assert datetime.fromisoformat(goes_on["endsAt"]).timestamp() * 1000 > 2 * 10**12
     assert len(alerts_of([over, over._replace(labels=None)], PLACE, 10**12)) == 1

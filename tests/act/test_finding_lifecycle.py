@@ -95,7 +95,7 @@ def answer(proposals: list[Proposal], names: list[str], end_ms: int) -> dict[str
 
 @settings(max_examples=40 if THOROUGH else 12)
 @given(histories(), st.data())
-def test_an_episode_is_one_finding_which_opens_once_and_closes_once(episodes: list[Episode], data: st.DataObject):
+def test_each_episode_is_one_finding_that_opens_and_closes_once(episodes: list[Episode], data: st.DataObject):
     written: dict[str, Finding] = {}
     names = defaultdict(set)
     opened, closed = Counter(), Counter()
@@ -112,12 +112,12 @@ def test_an_episode_is_one_finding_which_opens_once_and_closes_once(episodes: li
         assert len(set(found)) == len(found)
         for number, name in zip(seen, found, strict=True):
             names[number].add(name)
-        said = answer(list(seen.values()), found, end_ms)
-        for one in lives.look(said):
+        answered = answer(list(seen.values()), found, end_ms)
+        for one in lives.look(answered):
             opened[one.finding_id] += one.finding_id not in written
             closed[one.finding_id] += one.over_ms is not None
             written[one.finding_id] = one
-        assert lives.look(said) == []  # nothing new, nothing to write
+        assert lives.look(answered) == []  # nothing new, nothing to write
     assert all(len(ids) == 1 for ids in names.values())
     assert len(set().union(*names.values())) == len(names)  # and no two episodes share one
     assert set(opened) == set(closed) == set().union(*names.values())
@@ -135,7 +135,7 @@ nodes = st.sampled_from((None, "n0", "n1"))
     st.lists(st.tuples(intervals, nodes, st.booleans()), max_size=6),
     st.integers(0, 420),
 )
-def test_names_are_never_given_twice_and_do_not_depend_on_the_order(proposed, before, looked_min):
+def test_finding_ids_are_unique_and_independent_of_order(proposed, before, looked_min):
     looked_ms = BEGIN_MS + looked_min * MINUTE
     proposals = [
         Proposal("hang", "llama", from_ms, to_ms, (), (), f"{number}", (), "", {"node": node} if node else None)
@@ -166,7 +166,7 @@ def test_names_are_never_given_twice_and_do_not_depend_on_the_order(proposed, be
     assert sorted(named(proposals, reversed(known), looked_ms)) == sorted(names)
 
 
-def test_without_memory_two_that_are_alike_still_have_two_names() -> None:
+def test_equal_findings_get_two_ids_without_a_history() -> None:
     alike = Proposal("hang", "llama", BEGIN_MS, BEGIN_MS + MINUTE, (), (), "", (), "")
     first, second = named([alike, alike], [], 0)
     assert first.id != second.id
@@ -180,35 +180,35 @@ MOMENTS = 5
 def looked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a server finds in a simulated night as it happens, through a window of an hour, starting again each time."""
     folder: Path = tmp_path_factory.mktemp("night")
-    said: dict[str, Any] = {"answers": []}
+    results: dict[str, Any] = {"answers": []}
 
     async def look(server: Services) -> None:
         await server.findings.find()
-        said["answers"].append(await server.answering.ask("why", {}))
+        results["answers"].append(await server.answering.ask("why", {}))
 
     with pytest.MonkeyPatch.context() as patch, Store(folder / "night", create=True) as night:
         patch.setitem(DEFAULT_LAST, "why", "1h")
-        said["truth"] = simulate(night, "hang", seed=4, hours=4)["findings"]
-        hangs = [(ms_of(one["from"]), ms_of(one["to"])) for one in said["truth"]]
+        results["truth"] = simulate(night, "hang", seed=4, hours=4)["findings"]
+        hangs = [(ms_of(one["from"]), ms_of(one["to"])) for one in results["truth"]]
         from_ms, to_ms = min(hangs)[0], max(to_ms for _, to_ms in hangs)
-        told_ms = 0
+        replayed_ms = 0
         for moment in range(1, MOMENTS):
             until_ms = from_ms + (to_ms + 2 * MAX_GAP_MS - from_ms) * moment // (MOMENTS - 1)
             with Store(folder / "live", create=True) as store:
-                replay(night, store, told_ms, until_ms)
-                told_ms = until_ms
+                replay(night, store, replayed_ms, until_ms)
+                replayed_ms = until_ms
                 asyncio.run(look(build_services(Core(store, Settings()), open_to_all=True)))
                 store.expose_all(["finding"])
                 rows = store.connection.execute("FROM finding ORDER BY time_ms").fetchall()
-                said["written"] = [Finding(*row) for row in rows]
-    return said
+                results["written"] = [Finding(*row) for row in rows]
+    return results
 
 
 @pytest.mark.heavy
-def test_what_hangs_in_a_night_keeps_its_name_while_the_window_moves(looked: dict[str, Any]) -> None:
+def test_hang_keeps_its_id_while_the_window_moves(looked: dict[str, Any]) -> None:
     names, begun = defaultdict(set), defaultdict(set)
-    for said in looked["answers"]:
-        for hang in clusters.found("hang", said):
+    for answered in looked["answers"]:
+        for hang in clusters.found("hang", answered):
             names[hang["workload"]["name"]].add(hang["id"])
             begun[hang["workload"]["name"]].add(hang["from"])
     assert {len(ids) for ids in names.values()} == {1}
@@ -218,7 +218,7 @@ def test_what_hangs_in_a_night_keeps_its_name_while_the_window_moves(looked: dic
 
 
 @pytest.mark.heavy
-def test_each_is_written_down_when_it_opens_when_it_is_over_and_what_it_cost_in_all(looked: dict[str, Any]) -> None:
+def test_finding_is_stored_at_its_start_and_end_with_its_total_cost(looked: dict[str, Any]) -> None:
     lives = defaultdict(list)
     for one in looked["written"]:
         lives[one.finding_id].append(one)
@@ -235,8 +235,8 @@ def test_each_is_written_down_when_it_opens_when_it_is_over_and_what_it_cost_in_
     assert all(len(life) <= 3 for life in lives.values())
 
 
-def test_what_is_there_now_and_then_is_not_over_between():
-    """A crash loop whose attempts live for a quarter of an hour: told once, not at every crash."""
+def test_intermittent_finding_stays_open():
+    """A crash loop whose attempts live for a quarter of an hour: it is reported once, not at every crash."""
     seen = Seen()
     for at_min in range(30, 150, 15):
         crash = finding(cause="crash_loop", to=at_min)

@@ -10,7 +10,7 @@ from pyrometer.act.http_post import MAX_RESPONSE_BYTES, post
 from tests.support.webhook_receiver import receiving
 
 
-def test_a_receiver_that_says_a_little_again_and_again_is_not_waited_for(monkeypatch):
+def test_slow_response_ends_with_the_time_limit(monkeypatch):
     monkeypatch.setattr(sending, "TOTAL_TIMEOUT_S", 0.3)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,7 +35,7 @@ def test_a_receiver_that_says_a_little_again_and_again_is_not_waited_for(monkeyp
     assert "no response" in outcome.error
 
 
-def test_an_answer_is_not_unpacked():
+def test_compressed_response_is_not_unpacked():
     with receiving() as receiver:
         receiver.answers.append((400, {"Content-Encoding": "gzip"}, gzip.compress(b"a" * 10_000_000)))
         outcome = asyncio.run(post(receiver.url, {}))

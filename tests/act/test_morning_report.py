@@ -26,20 +26,20 @@ times = st.builds(time, st.integers(0, 23), st.sampled_from((0, 15, 30, 59)))
 
 
 @given(st.sampled_from(ZONES), times, st.sampled_from(CHANGES))
-def test_every_day_has_one(zone: str, at: time, change: date) -> None:
+def test_each_day_has_one_morning_report(zone: str, at: time, change: date) -> None:
     now = datetime(change.year, change.month, change.day, tzinfo=UTC) - timedelta(days=2)
-    told: list[str] = []
+    reported: list[str] = []
     moments: list[datetime] = []
     for _ in range(4 * 24 * 4):
         due = last_due(at, ZoneInfo(zone), now)
         if due is not None:
             assert timedelta(0) <= now - due.at.astimezone(UTC) < MAX_DELAY
-            if due.day not in told:
-                told.append(due.day)
+            if due.day not in reported:
+                reported.append(due.day)
                 moments.append(now)
         now += timedelta(minutes=15)
-    assert told == sorted(told)
-    days = [date.fromisoformat(day) for day in told]
+    assert reported == sorted(reported)
+    days = [date.fromisoformat(day) for day in reported]
     assert all(after - before == timedelta(days=1) for before, after in pairwise(days))
     assert len(days) >= 4
     assert all(timedelta(hours=22) < after - before < timedelta(hours=26) for before, after in pairwise(moments[1:]))
@@ -49,7 +49,7 @@ def test_every_day_has_one(zone: str, at: time, change: date) -> None:
     ("now", "day"),
     [("06:59", None), ("07:00", "2026-11-14"), ("12:59", "2026-11-14"), ("13:00", None), ("23:00", None)],
 )
-def test_a_server_that_comes_up_late_tells_it_if_somebody_still_wants_it(now: str, day: str | None) -> None:
+def test_late_server_sends_only_a_recent_report(now: str, day: str | None) -> None:
     due = last_due(time(7), UTC, datetime.fromisoformat(f"2026-11-14T{now}:00+00:00"))
     assert (due.day if due else None) == day
     late = last_due(time(23), UTC, datetime(2026, 11, 15, 1, tzinfo=UTC))

@@ -24,7 +24,9 @@ STORY = re.compile(r"(opened( grown)*( over)?|found)?")
 
 @settings(max_examples=60 if THOROUGH else 20)
 @given(episodes, st.data())
-def test_opened_once_over_once_and_nothing_else(episodes: list[tuple[int, int, float]], data: st.DataObject) -> None:
+def test_each_finding_is_sent_once_at_its_start_and_end(
+    episodes: list[tuple[int, int, float]], data: st.DataObject
+) -> None:
     seen, stories = Seen(), defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         state = NotificationState(Path(folder), LEAST)
@@ -37,11 +39,11 @@ def test_opened_once_over_once_and_nothing_else(episodes: list[tuple[int, int, f
                     found.append(finding(f"job-{number}", cause=cause, usd=usd * (to - begin), since=begin, to=to))
             if state.update(seen.look(minute, *found), minute, has_receiver=True):
                 state.write(state.text())
-            heard = [due for due in state.due() if minute >= 120 or data.draw(st.booleans())]
-            for kind, one in heard:
+            delivered = [due for due in state.due() if minute >= 120 or data.draw(st.booleans())]
+            for kind, one in delivered:
                 stories[one.facts["id"]].append(kind)
-            if heard:
-                state.mark_sent(heard)
+            if delivered:
+                state.mark_sent(delivered)
                 state.write(state.text())
             if data.draw(st.integers(0, 4)) == 0:
                 state = NotificationState(Path(folder), LEAST)  # the server starts again
@@ -54,7 +56,7 @@ def test_opened_once_over_once_and_nothing_else(episodes: list[tuple[int, int, f
         assert story in ("", "opened over") or usd * length * 1_000_000 >= LEAST
 
 
-def test_what_cannot_be_read_begins_anew_without_telling_the_past(tmp_path: Path) -> None:
+def test_unreadable_state_starts_empty_without_old_notifications(tmp_path: Path) -> None:
     for broken in ("", "{", "[]", '{"findings": {"a": {"nonsense": 1}}, "reports": {}}'):
         (tmp_path / notification_state.FILE).write_text(broken)
         state = NotificationState(tmp_path, LEAST)
@@ -62,7 +64,7 @@ def test_what_cannot_be_read_begins_anew_without_telling_the_past(tmp_path: Path
         assert state.due() == []
 
 
-def test_what_the_store_does_not_know_any_more_is_over(tmp_path: Path) -> None:
+def test_finding_that_the_store_lost_is_over(tmp_path: Path) -> None:
     state = NotificationState(tmp_path, LEAST)
     state.update(Seen().look(60, finding()), 0, has_receiver=True)
     state.mark_sent(state.due())
@@ -74,7 +76,7 @@ def test_what_the_store_does_not_know_any_more_is_over(tmp_path: Path) -> None:
     assert json.loads(state.text())["findings"] == {}
 
 
-def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch) -> None:
+def test_notification_state_has_a_limited_size(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(notification_state, "MAX_NOTICES", 3)
     state = NotificationState(tmp_path, LEAST)
     state.update(
@@ -83,7 +85,7 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch) -> None:
     assert sorted(state.entries) == ["job-6", "job-7", "job-8"]
 
 
-def test_without_a_price_gpu_hours_count(tmp_path: Path) -> None:
+def test_growth_without_a_price_is_measured_in_gpu_hours(tmp_path: Path) -> None:
     state = NotificationState(tmp_path, LEAST)
     free = {"usd_micro": None}
     hours_ms = 3_600_000

@@ -44,8 +44,8 @@ async def nothing(since: str, until: str) -> None:
     return None
 
 
-def told(
-    settings: Settings, folder: Path, during: Callable[[Notifier, Wait], Awaitable[None]], *heard: Receiver
+def run_notifier(
+    settings: Settings, folder: Path, during: Callable[[Notifier, Wait], Awaitable[None]], *receivers: Receiver
 ) -> None:
     """A notifier that runs, as long as something goes on."""
 
@@ -54,7 +54,7 @@ def told(
         task = asyncio.create_task(notifier.run())
 
         async def wait(count: int) -> None:
-            for one in heard:
+            for one in receivers:
                 await asyncio.to_thread(one.wait, count)
             await asyncio.sleep(0)
 
@@ -69,7 +69,7 @@ def told(
     asyncio.run(run())
 
 
-def test_one_message_when_it_opens_and_one_when_it_is_over(tmp_path: Path, receiver: Receiver) -> None:
+def test_notifier_sends_one_message_at_the_start_and_one_at_the_end(tmp_path: Path, receiver: Receiver) -> None:
     seen = Seen()
 
     async def during(notifier: Notifier, wait: Wait) -> None:
@@ -81,7 +81,7 @@ def test_one_message_when_it_opens_and_one_when_it_is_over(tmp_path: Path, recei
         await wait(1)
         await notifier.update(seen.look(100))
 
-    told(configured(tmp_path, receiver.url, public_url="https://burn.example.com/"), tmp_path, during, receiver)
+    run_notifier(configured(tmp_path, receiver.url, public_url="https://burn.example.com/"), tmp_path, during, receiver)
     assert receiver.heads == [
         "$50 so far: aaaaaaaaaaaa waited for rank 7",
         "Ended, $200 in total: aaaaaaaaaaaa waited for rank 7",
@@ -94,7 +94,7 @@ def test_one_message_when_it_opens_and_one_when_it_is_over(tmp_path: Path, recei
     assert {tuple(body) for body in receiver.bodies} == {("text", "blocks")}  # Slack knows no other
 
 
-def test_what_costs_little_is_told_when_it_has_grown_and_a_hang_at_once(tmp_path: Path, receiver: Receiver) -> None:
+def test_notifier_sends_cheap_findings_after_growth_and_hangs_at_once(tmp_path: Path, receiver: Receiver) -> None:
     seen = Seen()
 
     async def during(notifier: Notifier, wait: Wait) -> None:
@@ -111,7 +111,7 @@ def test_what_costs_little_is_told_when_it_has_grown_and_a_hang_at_once(tmp_path
         )
         await wait(1)
 
-    told(configured(tmp_path, receiver.url), tmp_path, during, receiver)
+    run_notifier(configured(tmp_path, receiver.url), tmp_path, during, receiver)
     assert receiver.heads == [
         "$1.00 so far: hung waited for rank 7",
         "$21 so far: slow waited for rank 7",
@@ -119,9 +119,7 @@ def test_what_costs_little_is_told_when_it_has_grown_and_a_hang_at_once(tmp_path
     ]
 
 
-def test_what_was_over_before_it_was_told_is_one_message_and_what_was_over_before_the_start_none(
-    tmp_path: Path, receiver: Receiver
-) -> None:
+def test_notifier_sends_one_message_for_a_finding_that_already_ended(tmp_path: Path, receiver: Receiver) -> None:
     seen = Seen()
     settings = configured(tmp_path, receiver.url)
 
@@ -130,11 +128,11 @@ def test_what_was_over_before_it_was_told_is_one_message_and_what_was_over_befor
         await notifier.update(seen.look(91, finding("past", to=60), finding("lost", since=61, to=70)))
         await wait(1)
 
-    told(settings, tmp_path, during, receiver)
+    run_notifier(settings, tmp_path, during, receiver)
     assert receiver.heads == ["$100: lost waited for rank 7"]
 
 
-def test_a_restart_tells_nothing_twice_and_forgets_nothing(tmp_path: Path, receiver: Receiver) -> None:
+def test_notifier_restart_repeats_and_loses_nothing(tmp_path: Path, receiver: Receiver) -> None:
     seen = Seen()
     settings = configured(tmp_path, receiver.url)
 
@@ -151,11 +149,11 @@ def test_a_restart_tells_nothing_twice_and_forgets_nothing(tmp_path: Path, recei
         await notifier.update(seen.look(81, finding(to=65)))
 
     for during in (opens, ends, nothing_new):
-        told(settings, tmp_path, during, receiver)
+        run_notifier(settings, tmp_path, during, receiver)
     assert [head.partition(":")[0] for head in receiver.heads] == ["$100 so far", "Ended, $100 in total"]
 
 
-def test_a_receiver_that_is_away_holds_up_nobody_and_hears_how_it_ended(tmp_path: Path) -> None:
+def test_unavailable_receiver_blocks_nothing_and_gets_the_end(tmp_path: Path) -> None:
     seen = Seen()
     with receiving() as first:
         settings = configured(tmp_path, first.url)
@@ -171,12 +169,12 @@ def test_a_receiver_that_is_away_holds_up_nobody_and_hears_how_it_ended(tmp_path
             await asyncio.to_thread(receiver.wait)
             assert receiver.heads == ["$100: aaaaaaaaaaaa waited for rank 7"]
 
-    told(settings, tmp_path, away)
+    run_notifier(settings, tmp_path, away)
     kept = json.loads((tmp_path / "told.json").read_text())
     assert kept["findings"]["aaaaaaaaaaaa"]["told"] == "over"
 
 
-def test_it_waits_as_long_as_it_is_asked_to_and_gives_up_only_what_will_never_be_taken(
+def test_notifier_obeys_retry_after_and_drops_only_rejected_messages(
     tmp_path: Path, receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -207,7 +205,7 @@ def test_it_waits_as_long_as_it_is_asked_to_and_gives_up_only_what_will_never_be
         await notifier.update(seen.look(62, finding(to=62), finding("bad", to=62), finding("good", to=62)))
         await wait(1)
 
-    told(configured(tmp_path, receiver.url), tmp_path, during, receiver)
+    run_notifier(configured(tmp_path, receiver.url), tmp_path, during, receiver)
     assert [head.rpartition(": ")[2].split()[0] for head in receiver.heads] == ["aaaaaaaaaaaa", "good"]
     pauses = [seconds for seconds in slept if seconds > 0.01]
     assert pauses == [0.02, 0.04, 40.0, 3600.0]
@@ -216,7 +214,9 @@ def test_it_waits_as_long_as_it_is_asked_to_and_gives_up_only_what_will_never_be
     assert "SECRET" not in caplog.text
 
 
-def test_too_many_at_once_are_summed_up(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notifier_combines_many_findings_into_one_message(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(notifying, "MAX_MESSAGES_PER_MINUTE", 3)
     seen = Seen()
 
@@ -225,7 +225,7 @@ def test_too_many_at_once_are_summed_up(tmp_path: Path, receiver: Receiver, monk
         await wait(3)
         await notifier.update(seen.look(61, *(finding(f"job-{number:02}", to=61) for number in range(20))))
 
-    told(configured(tmp_path, receiver.url), tmp_path, during, receiver)
+    run_notifier(configured(tmp_path, receiver.url), tmp_path, during, receiver)
     assert [head.partition(":")[0] for head in receiver.heads] == [
         "$119 so far",
         "$118 so far",
@@ -234,14 +234,14 @@ def test_too_many_at_once_are_summed_up(tmp_path: Path, receiver: Receiver, monk
     assert "And 8 more." in receiver.bodies[2]["blocks"][0]["text"]["text"]
 
 
-def test_the_other_form_has_the_fields_of_the_finding(tmp_path: Path, receiver: Receiver) -> None:
+def test_json_webhook_has_the_fields_of_the_finding(tmp_path: Path, receiver: Receiver) -> None:
     seen = Seen()
 
     async def during(notifier: Notifier, wait: Wait) -> None:
         await notifier.update(seen.look(60, finding(usd=50)))
         await wait(1)
 
-    told(configured(tmp_path, receiver.url, webhook_form="json"), tmp_path, during, receiver)
+    run_notifier(configured(tmp_path, receiver.url, webhook_form="json"), tmp_path, during, receiver)
     (body,) = receiver.bodies
     assert (body["kind"], body["id"], body["cause"], body["team"]) == ("opened", "aaaaaaaaaaaa", "straggler", "nlp")
     assert (body["usd_micro"], body["usd"], body["ongoing"], body["url"]) == (50_000_000, 50.0, True, None)
@@ -249,14 +249,14 @@ def test_the_other_form_has_the_fields_of_the_finding(tmp_path: Path, receiver: 
     assert body["from"] < body["seen"]
 
 
-def test_the_report_is_made_once_a_day_for_a_file_and_for_people(tmp_path: Path, receiver: Receiver) -> None:
+def test_morning_report_is_written_and_sent_once_per_day(tmp_path: Path, receiver: Receiver) -> None:
     settings = configured(tmp_path, receiver.url, report_at="07:00", report_file="reports/%Y-%m-%d.html")
-    asked: list[tuple[str, str]] = []
+    windows: list[tuple[str, str]] = []
     burned = clusters.told(tmp_path / "night", [*clusters.cluster(), *clusters.job()])
     findings = [finding(f"job-{number}", usd=100 - number, gpu_hours=1.0, ongoing=False) for number in range(5)]
 
     async def night(since: str, until: str) -> dict[str, Any]:
-        asked.append((since, until))
+        windows.append((since, until))
         return burned | {"findings": findings}
 
     async def mornings() -> None:
@@ -273,7 +273,7 @@ def test_the_report_is_made_once_a_day_for_a_file_and_for_people(tmp_path: Path,
                 await notifier._save()
 
     asyncio.run(mornings())
-    assert asked == [("2026-11-13T19:00:00+00:00", "2026-11-14T07:00:00+00:00")]
+    assert windows == [("2026-11-13T19:00:00+00:00", "2026-11-14T07:00:00+00:00")]
     (written,) = (tmp_path / "reports").iterdir()
     assert written.name == "2026-11-14.html"
     assert "job-0 waited for rank 7" in written.read_text()
@@ -283,7 +283,7 @@ def test_the_report_is_made_once_a_day_for_a_file_and_for_people(tmp_path: Path,
     assert "And 2 more findings, $193 together." in text
 
 
-def test_nothing_is_on_until_it_is_configured(tmp_path: Path) -> None:
+def test_notifier_is_off_without_configuration(tmp_path: Path) -> None:
     async def test() -> None:
         notifier = Notifier(Settings(), tmp_path, nothing)
         await notifier.update(Seen().look(60, finding()))
@@ -294,7 +294,7 @@ def test_nothing_is_on_until_it_is_configured(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_takes_nothing_keeps_nobody_from_being_told(
+def test_notifier_sends_even_if_its_state_cannot_be_written(
     tmp_path: Path, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = Seen()
@@ -304,12 +304,12 @@ def test_a_disk_that_takes_nothing_keeps_nobody_from_being_told(
         await notifier.update(seen.look(60, finding()))
         await wait(1)
 
-    told(configured(tmp_path, receiver.url), tmp_path, during, receiver)
+    run_notifier(configured(tmp_path, receiver.url), tmp_path, during, receiver)
     assert len(receiver.heads) == 1
     assert caplog.text.count("Cannot save which notifications were sent") == 1
 
 
-def test_who_is_told_is_said_without_secrets(tmp_path: Path) -> None:
+def test_receivers_are_listed_without_secrets(tmp_path: Path) -> None:
     settings = configured(
         tmp_path,
         f"https://hooks.example.com/{SECRET}",
@@ -327,7 +327,7 @@ def test_who_is_told_is_said_without_secrets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "error"),
     [
         ({"webhook_url_file": "FOLDER/none"}, "'webhook_url_file' names FOLDER/none: No such file"),
         ({"webhook_url_file": "FOLDER/empty"}, "names FOLDER/empty, which must contain exactly one line"),
@@ -340,7 +340,7 @@ def test_who_is_told_is_said_without_secrets(tmp_path: Path) -> None:
         ({"report_at": "07:00", "report_file": "r.html", "report_hours": 0}, "'report_hours' has value 0"),
     ],
 )
-def test_what_is_wrong_with_settings_is_said_at_once_without_secrets(tmp_path: Path, wrong, said) -> None:
+def test_invalid_settings_are_rejected_without_secrets(tmp_path: Path, wrong, error) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "word").write_text("xyzzy\n")
     settings = {
@@ -349,5 +349,5 @@ def test_what_is_wrong_with_settings_is_said_at_once_without_secrets(tmp_path: P
     }
     with pytest.raises(SettingError) as raised:
         Notifier(Settings(**settings), tmp_path, nothing)
-    assert said.replace("FOLDER", str(tmp_path)) in str(raised.value)
+    assert error.replace("FOLDER", str(tmp_path)) in str(raised.value)
     assert "xyzzy" not in str(raised.value)

@@ -25,7 +25,7 @@ def until_shown(client: httpx.Client, metric: str) -> None:
 
 
 @pytest.mark.heavy
-def test_a_server_tells_what_it_finds_once_and_keeps_the_secret(tmp_path: Path) -> None:
+def test_server_sends_each_finding_once_and_keeps_the_webhook_secret(tmp_path: Path) -> None:
     hours_ms = clusters.HOUR
     until_ms = time.time_ns() // 1_000_000 // hours_ms * hours_ms
     stuck = [clusters.event("stuck", 61, rank) for rank in range(4)]
@@ -34,12 +34,15 @@ def test_a_server_tells_what_it_finds_once_and_keeps_the_secret(tmp_path: Path) 
         store.append(clusters.shifted(records, until_ms - 2 * hours_ms - clusters.START_MS))
     with receiving() as receiver:
         (tmp_path / "url").write_text(receiver.url)
-        told = {"PYROMETER_WEBHOOK_URL_FILE": str(tmp_path / "url"), "PYROMETER_PUBLIC_URL": "https://burn.example.com"}
-        with serving(tmp_path / "data", **told) as client:
+        environment = {
+            "PYROMETER_WEBHOOK_URL_FILE": str(tmp_path / "url"),
+            "PYROMETER_PUBLIC_URL": "https://burn.example.com",
+        }
+        with serving(tmp_path / "data", **environment) as client:
             receiver.wait()
             finding = next(one for one in client.get("/api/v1/why").json()["findings"] if one["cause"] == "hang")
             until_shown(client, 'pyrometer_messages_total{outcome="sent",receiver="webhook"} 1.0')
-        with serving(tmp_path / "data", **told) as client:
+        with serving(tmp_path / "data", **environment) as client:
             again = [one["id"] for one in client.get("/api/v1/why").json()["findings"]]
             until_shown(client, 'pyrometer_finding_usd{cause="hang"')
     assert finding["id"] in again

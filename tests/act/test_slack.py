@@ -22,7 +22,7 @@ PLACE = MessageContext("https://burn.example.com", UTC)
 
 @settings(max_examples=100 if THOROUGH else 12)
 @given(st.sampled_from(("opened", "grown", "over", "found", "again")), texts, texts, st.lists(texts, max_size=20))
-def test_names_are_text_and_nothing_is_too_long(kind: str, title: str, team: str, evidence: list[str]) -> None:
+def test_slack_message_escapes_names_and_respects_limits(kind: str, title: str, team: str, evidence: list[str]) -> None:
     found = finding(title=title, team=team, evidence=evidence, suggestion=title)
     facts = facts_of(found) | {"from_ms": 10**12, "to_ms": 10**12, "seen_ms": 10**12, "gpu_ms": 1, "usd_micro": None}
     for message in (of_finding(kind, facts, PLACE), of_several([(kind, facts)] * 30, PLACE)):
@@ -37,7 +37,7 @@ def test_names_are_text_and_nothing_is_too_long(kind: str, title: str, team: str
             assert not re.search(r"&(?!amp;|lt;|gt;)", text)
 
 
-def test_what_is_escaped_is_what_was_said() -> None:
+def test_slack_escaping_is_reversible() -> None:
     facts = facts_of(finding(title="a<b> & c")) | {
         "from_ms": 10**12,
         "to_ms": 10**12,

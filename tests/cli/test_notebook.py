@@ -20,7 +20,7 @@ def asking(recorded):
     return sdk.connect(recorded)
 
 
-def test_cost_is_the_command_s_to_the_last_digit(asking, told, recorded):
+def test_notebook_cost_equals_the_command(asking, told, recorded):
     said = told("cost", "--data", recorded, "--by", "state,workload", "--all", "--price", "2.50", "-o", "json").json
     answer = asking.cost(by=["state", "workload"], all=True, price=2.5)
     assert answer["total"] == said["total"]
@@ -57,7 +57,7 @@ def test_a_time_may_be_one_of_python(asking):
     assert datetime.fromisoformat(answer["window"]["from"]) == began.astimezone(UTC)
 
 
-def test_a_server_is_asked_with_a_token(copy_of_recorded, pyrometer, recorded):
+def test_notebook_connects_to_a_server_with_a_token(copy_of_recorded, pyrometer, recorded):
     token = pyrometer("token", "create", "ada", "--data", copy_of_recorded).out.split()[-1]
     with serving(copy_of_recorded) as client:
         there = sdk.connect(str(client.base_url).rstrip("/"), token=token)
@@ -66,7 +66,7 @@ def test_a_server_is_asked_with_a_token(copy_of_recorded, pyrometer, recorded):
             sdk.connect(str(client.base_url).rstrip("/"), token="pyro_wrong").cost()
 
 
-def test_questions_that_make_no_sense_say_so(asking, tmp_path, monkeypatch):
+def test_invalid_questions_raise_errors_with_a_fix(asking, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="Did you mean 'team'"):
         asking.cost(by="tema")
     with pytest.raises(LookupError, match="Run 'nobody' not found"):
@@ -80,7 +80,7 @@ def test_questions_that_make_no_sense_say_so(asking, tmp_path, monkeypatch):
         sdk.connect()
 
 
-def test_what_a_notebook_shows_can_do_no_harm():
+def test_notebook_html_escapes_text():
     rows = [{"team": "<script>alert(1)</script>", "usd": 1.5, "workload": None}] * 30
     shown = Answer("cost", {"rows": rows})._repr_html_()
     assert "<script>" not in shown
@@ -88,7 +88,7 @@ def test_what_a_notebook_shows_can_do_no_harm():
     assert "10 more rows" in shown
 
 
-def test_cells_of_several_kinds_and_absent_parts_are_a_table_all_the_same():
+def test_mixed_cells_and_absent_parts_form_a_table():
     rows = [
         {"value": 1, "culprit": {"rank": 0}},
         {"value": "one", "culprit": None},

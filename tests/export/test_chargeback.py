@@ -82,7 +82,7 @@ def store(folder: Path) -> Iterator[Store]:
 
 
 @given(st.lists(st.lists(st.text() | st.integers() | st.none(), min_size=2, max_size=4), max_size=5))
-def test_any_text_comes_back_and_none_of_it_is_a_formula(rows: list[list[Any]]) -> None:
+def test_csv_round_trips_any_text_without_formulas(rows: list[list[Any]]) -> None:
     read_again = list(csv.reader(io.StringIO("".join(render_csv(rows)), newline="")))
     assert len(read_again) == len(rows)
     for row, again in zip(rows, read_again, strict=True):
@@ -94,22 +94,22 @@ def test_any_text_comes_back_and_none_of_it_is_a_formula(rows: list[list[Any]]) 
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
-def test_what_a_spreadsheet_would_work_out_is_marked_as_text(cell: str) -> None:
+def test_csv_marks_formulas_as_text(cell: str) -> None:
     assert next(csv.reader(io.StringIO("".join(render_csv([[cell]])), newline=""))) == [f"'{cell}"]
 
 
-def test_text_comes_in_pieces() -> None:
+def test_csv_is_rendered_in_chunks() -> None:
     pieces = list(render_csv([number] for number in range(2_500)))
     assert [piece.count("\n") for piece in pieces] == [1_000, 1_000, 500]
 
 
 @given(st.integers(0, 10**18))
-def test_dollars_lose_no_digit(usd_micro: int) -> None:
+def test_dollars_keep_every_digit(usd_micro: int) -> None:
     assert Decimal(dollars(usd_micro)) * 1_000_000 == usd_micro
 
 
 @pytest.mark.parametrize("by", [["team"], ["workload", "state"], ["day", "node"]])
-def test_a_spreadsheet_s_sums_are_the_answer_s_totals(store: Store, by: list[str]) -> None:
+def test_csv_columns_add_up_to_the_totals_of_the_answer(store: Store, by: list[str]) -> None:
     answer = cost(store, ALL, by, zone=UTC)
     rows = read("".join(render_csv(cost_table(answer))))
     assert len(rows) == len(answer["rows"])
@@ -118,13 +118,13 @@ def test_a_spreadsheet_s_sums_are_the_answer_s_totals(store: Store, by: list[str
     assert sum(int(row["usd_micro"]) for row in rows) == answer["total"]["usd_micro"]
 
 
-def test_a_workload_is_four_columns_and_empty_where_nobody_was(store: Store) -> None:
+def test_csv_has_four_workload_columns_that_are_empty_for_unheld_time(store: Store) -> None:
     rows = read("".join(render_csv(cost_table(cost(store, ALL, ["workload"], zone=UTC)))))
     assert [row["workload_name"] for row in rows] == ["llama", ""]
     assert (rows[0]["workload_kind"], rows[0]["workload_namespace"]) == ("PyTorchJob", "ml")
 
 
-def test_files_have_every_amount_that_the_answer_has(tmp_path: Path) -> None:
+def test_csv_and_parquet_have_every_amount_of_the_answer(tmp_path: Path) -> None:
     measured = samples("n0", 0, 0, 120, sm_active_permille=500, power_w=300)
     with Store(tmp_path, create=True) as store:
         store.append([*NIGHT, *measured])
@@ -159,9 +159,7 @@ def test_focus_has_the_columns_of_its_specification(focus: list[dict[str, str]])
         assert row["ProviderName"] == row["InvoiceIssuerName"]
 
 
-def test_focus_costs_add_up_to_the_ledger_s_and_follow_from_price_and_quantity(
-    store: Store, focus: list[dict[str, str]]
-) -> None:
+def test_focus_costs_match_the_ledger_and_price_times_quantity(store: Store, focus: list[dict[str, str]]) -> None:
     total = cost(store, ALL, ["team"], zone=UTC)["total"]
     for name in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"):
         assert sum(Decimal(row[name]) for row in focus) * 1_000_000 == total["usd_micro"]
@@ -181,7 +179,7 @@ def test_focus_periods_are_local_days_and_months_in_utc(focus: list[dict[str, st
     assert {row["BillingPeriodEnd"] for row in focus} == {"2026-11-30T23:00:00Z"}
 
 
-def test_focus_says_whose_it_is(focus: list[dict[str, str]]) -> None:
+def test_focus_rows_name_team_experiment_and_workload(focus: list[dict[str, str]]) -> None:
     teams = {row["SubAccountName"] for row in focus}
     assert teams == {"nlp", "platform"}
     mine = next(row for row in focus if row["SubAccountName"] == "nlp")
@@ -197,7 +195,7 @@ def test_focus_says_whose_it_is(focus: list[dict[str, str]]) -> None:
     assert (mine["ResourceId"], mine["BillingAccountId"]) == ("test/node-0", "test")
 
 
-def test_focus_has_no_row_for_what_has_no_price(tmp_path: Path) -> None:
+def test_focus_has_no_row_for_time_without_a_price(tmp_path: Path) -> None:
     records: list[Any] = [record for record in NIGHT if not isinstance(record, Price)]
     records += [Node(t, "test", "n9", "node-9", 2, "Other GPU", pool="priced") for t in (START_MS, at(120) - 1)]
     with Store(tmp_path, create=True) as store:
@@ -216,7 +214,7 @@ def test_focus_has_no_row_for_what_has_no_price(tmp_path: Path) -> None:
 # -- over HTTP, and as a command --------------------------------------------------------------------------------------
 
 
-def test_a_server_sends_files_with_a_name(folder: Path) -> None:
+def test_server_downloads_have_file_names(folder: Path) -> None:
     async def asking(path: str) -> httpx.Response:
         with Store(folder) as store:
             server = build_services(Core(store, Settings()), open_to_all=True)
@@ -252,14 +250,14 @@ def command(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_the_command_writes_a_file_or_prints_it(
+def test_export_command_writes_a_file_or_stdout(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "costs.csv"
-    asked = ("csv", "--data", str(folder), "--all", "--by", "team,state")
-    assert command(*asked, "--out", str(path)) == 0
+    arguments = ("csv", "--data", str(folder), "--all", "--by", "team,state")
+    assert command(*arguments, "--out", str(path)) == 0
     assert capsys.readouterr().out == ""
-    assert command(*asked) == 0
+    assert command(*arguments) == 0
     printed = capsys.readouterr().out
     assert read(path.read_bytes().decode()) == read(printed)
     assert {row["team"] for row in read(printed)} == {"nlp", "platform"}
@@ -268,10 +266,10 @@ def test_the_command_writes_a_file_or_prints_it(
 
 
 @pytest.mark.parametrize("form", ["csv", "focus"])
-def test_parquet_has_types_and_the_same_sums_for_other_engines(folder: Path, tmp_path: Path, form: str) -> None:
-    asked = (form, "--data", str(folder), "--all", *(("--by", "day,team,workload") if form == "csv" else ()))
+def test_parquet_has_types_and_the_same_sums_in_other_engines(folder: Path, tmp_path: Path, form: str) -> None:
+    arguments = (form, "--data", str(folder), "--all", *(("--by", "day,team,workload") if form == "csv" else ()))
     text, parquet = tmp_path / "costs.csv", tmp_path / "costs.Parquet"
-    assert command(*asked, "--out", str(text)) == command(*asked, "--out", str(parquet)) == 0
+    assert command(*arguments, "--out", str(text)) == command(*arguments, "--out", str(parquet)) == 0
     rows, table = read(text.read_bytes().decode()), pq.read_table(parquet)
     assert table.column_names == list(rows[0])
     money = "usd" if form == "csv" else "BilledCost"
@@ -288,7 +286,7 @@ def test_parquet_has_types_and_the_same_sums_for_other_engines(folder: Path, tmp
             assert row[name] == ("" if shown is None else str(shown)), name
 
 
-def test_parquet_comes_in_pieces_and_has_texts_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_is_rendered_in_chunks_with_unchanged_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyrometer.export.parquet.ROWS_PER_CHUNK", 10)
     rows: list[list[Any]] = [["name", "usd"], *(["=1+1", dollars(-number)] for number in range(25))]
     pieces = list(render_parquet(rows, {"usd": "money"}))
@@ -301,7 +299,7 @@ def test_parquet_comes_in_pieces_and_has_texts_as_they_are(monkeypatch: pytest.M
     assert (empty.num_rows, empty.column_names) == (0, ["name", "usd"])
 
 
-def test_a_team_that_calls_itself_a_formula_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_team_name_that_is_a_formula_is_exported_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = Workload(at(1), "test", "llama", "PyTorchJob", "ml", "llama", team="=cmd|' /C calc'!A0")
     with Store(tmp_path / "data", create=True) as store:
         store.append([*NIGHT, evil])

@@ -89,7 +89,7 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def test_every_rule_of_the_specification_holds(exported: Path) -> None:
+def test_focus_export_follows_every_rule_of_the_specification(exported: Path) -> None:
     rows = read(exported)
     assert {row["ChargeClass"] for row in rows} == {"", "Correction"}
     assert {row["SubAccountName"] for row in rows} == {"nlp"}
@@ -112,7 +112,7 @@ def test_every_rule_of_the_specification_holds(exported: Path) -> None:
         ("BilledCost", "1,000.00"),
     ],
 )
-def test_a_row_that_breaks_a_rule_is_found(exported: Path, column: str, value: str) -> None:
+def test_focus_rules_find_a_row_that_breaks_them(exported: Path, column: str, value: str) -> None:
     row = next(row for row in read(exported) if not row["ChargeClass"]) | {column: value}
 
     def holds(rule: str) -> bool:
@@ -143,7 +143,7 @@ def validated(path: Path) -> set[str]:
 
 @pytest.mark.heavy
 @pytest.mark.skipif(not VALIDATOR.is_dir(), reason="needs the FOCUS validator: make peers")
-def test_the_official_validator_finds_nothing_but_its_own_names(exported: Path, tmp_path: Path) -> None:
+def test_focus_validator_reports_only_its_own_naming_rules(exported: Path, tmp_path: Path) -> None:
     assert validated(exported) == set(RENAMED)
     renamed = [row | {old: row[new] for old, new in RENAMED.values()} for row in read(exported)]
     path = tmp_path / "renamed.csv"

@@ -53,7 +53,7 @@ def counted(ledger: LedgerCollector) -> Counter[str]:
     return found
 
 
-def test_a_minute_counts_once_when_it_has_settled(store: Store) -> None:
+def test_minute_is_counted_once_after_it_settled(store: Store) -> None:
     ledger = LedgerCollector()
     last: Counter[str] = Counter()
     for minute in (30, 37, 44, 80, 81, 118):
@@ -69,7 +69,7 @@ def test_a_minute_counts_once_when_it_has_settled(store: Store) -> None:
     assert set(counted(ledger)) == {"train", "data_stall", "comm_stall"}
 
 
-def test_a_restart_goes_on_with_the_next_minute(store: Store) -> None:
+def test_restart_continues_with_the_next_minute(store: Store) -> None:
     before = LedgerCollector()
     before.count(store, account(store, at(60)))
     assert counted(before) == {}
@@ -79,7 +79,7 @@ def test_a_restart_goes_on_with_the_next_minute(store: Store) -> None:
     assert sum(counted(after).values()) == 4 * 30 * MINUTE
 
 
-def test_a_restart_shows_what_had_only_been_announced(store: Store) -> None:
+def test_restart_shows_values_that_were_only_announced(store: Store) -> None:
     first = LedgerCollector()
     for minute in (60, 70):
         first.count(store, account(store, at(minute)))
@@ -91,7 +91,7 @@ def test_a_restart_shows_what_had_only_been_announced(store: Store) -> None:
     assert sum(counted(ledger).values()) == 4 * 10 * MINUTE
 
 
-def test_a_new_series_is_zero_before_it_grows(store: Store) -> None:
+def test_new_series_starts_at_zero(store: Store) -> None:
     ledger = LedgerCollector()
     ledger.count(store, account(store, at(60)))
     ledger.count(store, account(store, at(70)))
@@ -100,7 +100,7 @@ def test_a_new_series_is_zero_before_it_grows(store: Store) -> None:
     assert sum(counted(ledger).values()) == 4 * 10 * MINUTE
 
 
-def test_what_is_corrected_later_is_counted_beside(store: Store) -> None:
+def test_later_corrections_are_counted_separately(store: Store) -> None:
     ledger = LedgerCollector()
     for minute in (30, 100, 100):
         ledger.count(store, account(store, at(minute)))
@@ -115,7 +115,7 @@ def test_what_is_corrected_later_is_counted_beside(store: Store) -> None:
 
 
 @pytest.mark.heavy
-def test_workloads_beyond_the_limit_are_others_and_the_sum_is_whole(tmp_path: Path) -> None:
+def test_workloads_beyond_the_limit_are_other_and_the_sum_is_complete(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         jobs = [r for n in range(4) for r in job(f"job-{n}", pods=1, gpus=1, from_min=20 * n, to_min=20 * n + 20)]
         store.append([*cluster(nodes=1, gpus=1), *jobs])
@@ -175,7 +175,7 @@ class Scraper:
 @settings(max_examples=50 * EFFORT)
 @given(history=st.lists(worked, max_size=25), most=st.integers(1, 4), most_teams=st.integers(0, 2))
 @pytest.mark.heavy
-def test_whoever_comes_goes_and_returns_no_counter_falls_and_nothing_is_lost(
+def test_counters_never_fall_or_lose_time_when_workloads_come_and_go(
     history: list[Worked], most: int, most_teams: int
 ) -> None:
     ledger, scraper, whole_ms = LedgerCollector(max_workloads=most, max_teams=most_teams), Scraper(), 0
@@ -202,7 +202,7 @@ def test_whoever_comes_goes_and_returns_no_counter_falls_and_nothing_is_lost(
     assert round(scraper.increase * 1000) == whole_ms, "what rate() and increase() add up to is not what was counted"
 
 
-def test_a_retired_workload_comes_back_where_it_was() -> None:
+def test_retired_workload_continues_its_counters() -> None:
     ledger = LedgerCollector()
     ledger.through_ms = START_MS
     busy, idle = Worked(1, ((1, "train"),)), Worked(1, ())
@@ -219,7 +219,7 @@ def test_a_retired_workload_comes_back_where_it_was() -> None:
 
 
 @pytest.mark.heavy
-def test_a_workload_that_is_over_has_no_series_after_a_while(tmp_path: Path) -> None:
+def test_ended_workload_loses_its_series(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(hours=5), *job(), *job(to_min=60)])
         ledger = LedgerCollector()
@@ -230,7 +230,7 @@ def test_a_workload_that_is_over_has_no_series_after_a_while(tmp_path: Path) -> 
         assert names == {""}
 
 
-def test_findings_are_what_they_cost_now(store: Store) -> None:
+def test_findings_have_their_current_cost(store: Store) -> None:
     ledger = LedgerCollector()
     workload = {"uid": "u", "kind": "Job", "namespace": "ml", "name": "llama"}
     finding = {"cause": "hang", "team": "nlp", "experiment": "sft", "workload": workload, "usd_micro": 2_500_000}
@@ -241,7 +241,7 @@ def test_findings_are_what_they_cost_now(store: Store) -> None:
     assert "pyrometer_finding_usd{" not in render_metrics([ledger], "")[0].decode()
 
 
-def test_names_cannot_break_the_text(tmp_path: Path) -> None:
+def test_hostile_names_do_not_break_the_text_format(tmp_path: Path) -> None:
     name = 'evil"} 1\npyrometer_fake 1\n\\'
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(), *(r._replace(team=name) if hasattr(r, "team") else r for r in job())])
@@ -258,7 +258,7 @@ def test_names_cannot_break_the_text(tmp_path: Path) -> None:
     assert any(sample.labels["team"] == name for sample in families["pyrometer_gpu_seconds"].samples)
 
 
-def test_long_names_are_cut_and_stay_apart() -> None:
+def test_long_names_are_cut_and_stay_distinct() -> None:
     ledger = LedgerCollector()
     workload = {"kind": "Job", "namespace": "ml", "name": "x" * 5_000}
     ledger.advance([Sum(("train", "t" * 2_000 + end, None, workload), MINUTE, 0, 0) for end in "ab"], at(1))
@@ -267,13 +267,13 @@ def test_long_names_are_cut_and_stay_apart() -> None:
     assert max(len(value) for owner in owners for value in owner) == MAX_LABEL_CHARS
 
 
-def test_promtool_finds_nothing_wrong(store: Store) -> None:
+def test_ledger_metrics_pass_promtool(store: Store) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("needs promtool: apt-get install prometheus")
     ledger = LedgerCollector()
     for minute in (30, 60, 60):
         ledger.count(store, account(store, at(minute)))
-    said = subprocess.run(
+    result = subprocess.run(
         ["promtool", "check", "metrics"], input=render_metrics([ledger], "")[0], capture_output=True, check=False
     )
-    assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")

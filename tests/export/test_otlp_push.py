@@ -41,11 +41,11 @@ def families(count: int):
 
 
 @pytest.mark.parametrize("most", [1, 3, 7, 2_000])
-def test_metrics_have_the_names_and_values_of_the_page(most, monkeypatch):
+def test_metric_bodies_have_the_names_and_values_of_the_metrics_page(most, monkeypatch):
     monkeypatch.setattr(otlp_push, "MAX_BODY_POINTS", most)
     bodies = list(metric_bodies(families(7), {"service.name": "pyrometer"}, NOW - 5_000, NOW))
     assert len(bodies) == -(-8 // most)
-    said = {}
+    values = {}
     for body in bodies:
         (of_resource,) = ExportMetricsServiceRequest.FromString(body).resource_metrics
         assert plain(of_resource.resource.attributes) == {"service.name": "pyrometer"}
@@ -58,9 +58,9 @@ def test_metrics_have_the_names_and_values_of_the_page(most, monkeypatch):
                 assert point.time_unix_nano == NOW * 10**6
                 assert point.start_time_unix_nano == ((NOW - 5_000) * 10**6 if counts else 0)
                 key = (metric.name, plain(point.attributes).get("team"))
-                assert key not in said
-                said[key] = point.as_double
-    assert said == {
+                assert key not in values
+                values[key] = point.as_double
+    assert values == {
         ("pyrometer_ready", None): 1.0,
         **{("pyrometer_gpu_seconds_total", f"team {number}"): float(number) for number in range(7)},
     }
@@ -116,7 +116,7 @@ def pushed(store: Store, marks: PushMarks, now_ms: int) -> tuple[list[str], Push
     most=st.sampled_from([4, 10, 50_000]),
     body=st.sampled_from([1, 5, 2_000]),
 )
-def test_every_span_is_pushed_once_however_late_a_rank_is(tmp_path_factory, rounds, most, body):
+def test_each_span_is_pushed_once_even_from_late_ranks(tmp_path_factory, rounds, most, body):
     """Ranks send their steps in order, each when it comes to it: one may be far behind the others."""
     with pytest.MonkeyPatch.context() as patch, Store(tmp_path_factory.mktemp("s"), create=True) as store:
         patch.setattr(otlp_push, "MAX_ROUND_SPANS", most)
@@ -138,7 +138,7 @@ def test_every_span_is_pushed_once_however_late_a_rank_is(tmp_path_factory, roun
         assert sent == Counter(stored)
 
 
-def test_a_step_is_pushed_when_all_of_it_is_there_and_the_past_is_not(tmp_path: Path):
+def test_only_complete_steps_since_the_start_are_pushed(tmp_path: Path):
     with Store(tmp_path, create=True) as store:
         store.append(spans_of(0, 1, NOW - MAX_SPAN_AGE_MS))
         store.append(spans_of(0, 2, NOW + 1, lasts_ms=600_000))
@@ -149,7 +149,7 @@ def test_a_step_is_pushed_when_all_of_it_is_there_and_the_past_is_not(tmp_path: 
         assert pushed(store, marks, NOW + 2 * MAX_SPAN_AGE_MS) == ([], PushMarks(NOW + MAX_SPAN_AGE_MS, {}, {}))
 
 
-def test_who_it_was_in_the_words_of_opentelemetry(tmp_path: Path):
+def test_resources_follow_the_opentelemetry_conventions(tmp_path: Path):
     with Store(tmp_path, create=True) as store:
         store.append(spans_of(0, 1, NOW + 1))
         store.append(
@@ -204,7 +204,7 @@ def test_who_it_was_in_the_words_of_opentelemetry(tmp_path: Path):
     assert forward.start_time_unix_nano - step.start_time_unix_nano == 3_000
 
 
-def test_a_run_that_is_over_and_does_not_begin_again(tmp_path: Path):
+def test_run_is_pushed_once_after_its_final_end(tmp_path: Path):
     def rank(number: int, attempt: int, ended_ms: int | None) -> Run:
         return Run(NOW + attempt, "r", attempt, number, NOW, ended_ms=ended_ms, outcome=ended_ms and "succeeded")
 
@@ -239,7 +239,7 @@ def test_a_run_that_is_over_and_does_not_begin_again(tmp_path: Path):
     assert run_body(trace, NOW + 80) is None
 
 
-def test_attributes_that_otlp_has_no_number_for_are_texts():
+def test_otlp_attributes_beyond_64_bits_are_text():
     (number, text) = key_values({"a": 2**80, "b": "\ud800", "c": None})
     assert number.value.string_value == str(2**80)
     assert text.value.string_value == "?"

@@ -80,7 +80,7 @@ def alerts() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
 
 
-def test_every_alert_is_tested_and_says_what_to_do() -> None:
+def test_every_alert_has_a_test_and_a_remedy() -> None:
     assert set(CASES) == set(alerts())
     for rule in alerts().values():
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
@@ -88,39 +88,39 @@ def test_every_alert_is_tested_and_says_what_to_do() -> None:
         assert rule["for"]
 
 
-def test_promtool_finds_nothing_wrong() -> None:
-    said = subprocess.run(
+def test_rules_pass_promtool() -> None:
+    result = subprocess.run(
         ["promtool", "check", "rules", "--lint=all", "--lint-fatal", str(RULES)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert said.returncode == 0, said.stdout + said.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.heavy
-def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
+def test_alerts_fire_only_on_their_conditions(tmp_path: Path) -> None:
     families = [gauge("state_info", f'state="{state.name}", family="{state.family}"', 1) for state in STATES]
 
-    def asked(name: str, series: list[tuple[str, str]], minutes: int, fires: bool) -> dict[str, Any]:
+    def rule_test(name: str, series: list[tuple[str, str]], minutes: int, fires: bool) -> dict[str, Any]:
         values = [{"series": series, "values": text} for series, text in [*families, *series]]
         expected = [{"labels": "{}", "value": 1}] if fires else []
         expr = f'max(ALERTS{{alertname="{name}", alertstate="firing"}})'
-        asked = {"expr": expr, "eval_time": f"{minutes}m", "exp_samples": expected}
-        return {"name": f"{name} {fires}", "interval": "1m", "input_series": values, "promql_expr_test": [asked]}
+        query = {"expr": expr, "eval_time": f"{minutes}m", "exp_samples": expected}
+        return {"name": f"{name} {fires}", "interval": "1m", "input_series": values, "promql_expr_test": [query]}
 
     tests = [
-        asked(name, series, case.minutes, fires)
+        rule_test(name, series, case.minutes, fires)
         for name, case in CASES.items()
         for series, fires in ((case.wrong, True), (case.well, False))
     ]
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
-    said = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
+    result = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_recorded_series_are_gpus_and_dollars(tmp_path: Path) -> None:
+def test_recording_rules_give_gpus_and_dollars(tmp_path: Path) -> None:
     """Eight GPUs train and two hang, at three dollars an hour; a team's waste is a fifth."""
     families = [gauge("state_info", f'state="{state.name}", family="{state.family}"', 1) for state in STATES]
     dollars = (f'pyrometer_cost_usd_total{{state="hang", {OWNER}}}', f"0+0.1x{HOUR}")
@@ -131,7 +131,7 @@ def test_recorded_series_are_gpus_and_dollars(tmp_path: Path) -> None:
         'team_family:pyrometer_usd_per_hour:rate10m{team="t", family="waste"}': 6,
         "pyrometer:waste:ratio_rate10m": 0.2,
     }
-    asked = [
+    queries = [
         {
             "expr": f"round({expr}, 0.001)",
             "eval_time": "45m",
@@ -141,7 +141,7 @@ def test_recorded_series_are_gpus_and_dollars(tmp_path: Path) -> None:
     ]
     values = [{"series": name, "values": text} for name, text in series]
     file = tmp_path / "test.yaml"
-    test = {"interval": "1m", "input_series": values, "promql_expr_test": asked}
+    test = {"interval": "1m", "input_series": values, "promql_expr_test": queries}
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
-    said = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
+    result = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -64,8 +64,8 @@ class Shown:
         return found
 
 
-def test_a_run_is_shown_with_all_that_is_known_of_it(store: Store) -> None:
-    told = Shown(store).at(90)
+def test_run_metrics_show_all_known_values(store: Store) -> None:
+    values = Shown(store).at(90)
     expected = {
         "info torch ml/llama": 1,
         "outcome running": 1,
@@ -90,62 +90,62 @@ def test_a_run_is_shown_with_all_that_is_known_of_it(store: Store) -> None:
         "nonfinite_loss": 0,
         "goodput_ratio": pytest.approx(1 - 0.3 / 60 - 1.5 / 60, abs=0.01),  # it waited for data and for peers
     }
-    assert {name: told.get(name) for name in expected} == expected
-    phases = [value for name, value in told.items() if name.startswith("phase_ratio")]
+    assert {name: values.get(name) for name in expected} == expected
+    phases = [value for name, value in values.items() if name.startswith("phase_ratio")]
     assert sum(phases) == pytest.approx(1, abs=0.001)
     assert len(phases) == 11
-    assert "ended_timestamp_seconds" not in told
+    assert "ended_timestamp_seconds" not in values
 
 
 @pytest.mark.heavy
-def test_what_is_wrong_with_it_is_shown_until_it_is_right_again(store: Store) -> None:
+def test_run_problems_are_shown_until_they_end(store: Store) -> None:
     shown = Shown(store)
     store.append([event("stuck", 88, rank, step=8_800) for rank in (1, 2)])
     store.append([event("nonfinite_loss", 88, 0, step=8_800), metric("loss", 89.5, math.nan)])
-    told = shown.at(90)
-    assert (told["stuck_ranks"], told["nonfinite_loss"]) == (2, 1)
-    assert math.isnan(told["metric loss"])
+    values = shown.at(90)
+    assert (values["stuck_ranks"], values["nonfinite_loss"]) == (2, 1)
+    assert math.isnan(values["metric loss"])
     store.append([event("unstuck", 95, 2), event("finite_loss", 95, 3, step=8_900)])
-    told = shown.at(96)
-    assert (told["stuck_ranks"], told["nonfinite_loss"]) == (1, 0)
+    values = shown.at(96)
+    assert (values["stuck_ranks"], values["nonfinite_loss"]) == (1, 0)
     store.append([event("unstuck", 200, 1)])
     assert shown.at(201)["stuck_ranks"] == 0, "it was remembered longer than its events were read"
 
 
-def test_a_new_attempt_begins_without_the_troubles_of_the_last(store: Store) -> None:
+def test_new_attempt_starts_without_the_problems_of_the_previous_one(store: Store) -> None:
     shown = Shown(store)
     store.append([event("stuck", 88, 1), *run(attempt=2, started_min=92, resumed_step=6_000)])
     store.append([window for rank in range(4) for window in steps(rank, 93, 96, attempt=2, first_step=6_000)])
-    told = shown.at(96)
-    assert told["attempt"] == 2
-    assert told["stuck_ranks"] == 0
-    assert told["step"] == 6_300
-    assert told["last_checkpoint_timestamp_seconds"] == at(60) / 1000
+    values = shown.at(96)
+    assert values["attempt"] == 2
+    assert values["stuck_ranks"] == 0
+    assert values["step"] == 6_300
+    assert values["last_checkpoint_timestamp_seconds"] == at(60) / 1000
 
 
-def test_a_run_that_says_nothing_has_no_speed_and_that_is_no_zero(store: Store) -> None:
+def test_silent_run_has_no_speed_instead_of_zero(store: Store) -> None:
     shown = Shown(store)
     assert "tokens_per_second" in shown.at(90)
     store.append([event("watched", 100, 0)])
-    told = shown.at(101)
-    assert "tokens_per_second" not in told
-    assert told["step"] == 9_000
+    values = shown.at(101)
+    assert "tokens_per_second" not in values
+    assert values["step"] == 9_000
 
 
 @pytest.mark.parametrize(
     "outcome", ["succeeded", *(pytest.param(outcome, marks=pytest.mark.heavy) for outcome in ("failed", "killed"))]
 )
-def test_a_run_that_is_over_is_retired_after_a_while(store: Store, outcome: str) -> None:
+def test_ended_run_is_retired(store: Store, outcome: str) -> None:
     shown = Shown(store)
     store.append([one._replace(time_ms=at(90), ended_ms=at(90), outcome=outcome) for one in run(experiment="sft")])
-    told = shown.at(91)
-    assert [name for name, value in told.items() if name.startswith("outcome") and value] == [f"outcome {outcome}"]
-    assert told["ended_timestamp_seconds"] == at(90) / 1000
+    values = shown.at(91)
+    assert [name for name, value in values.items() if name.startswith("outcome") and value] == [f"outcome {outcome}"]
+    assert values["ended_timestamp_seconds"] == at(90) / 1000
     store.append([event("watched", 90 + ENDED_MS / MINUTE + 2, 0)])
     assert set(shown.at(90 + ENDED_MS / MINUTE + 3)) == {"pyrometer_runs_left_out"}
 
 
-def test_a_run_that_never_ends_is_retired_when_it_has_been_silent_for_long(store: Store) -> None:
+def test_silent_run_is_retired(store: Store) -> None:
     shown = Shown(store)
     assert shown.at(90)
     shown.runs.count(store, at(89) + SILENT_MS)
@@ -155,7 +155,7 @@ def test_a_run_that_never_ends_is_retired_when_it_has_been_silent_for_long(store
 
 
 @pytest.mark.heavy
-def test_the_largest_runs_have_series_and_keep_them(store: Store) -> None:
+def test_largest_runs_get_and_keep_series(store: Store) -> None:
     def small(number: int, ranks: int) -> list[Run]:
         return [Run(at(80), f"small-{number}", 1, rank, at(80), ranks=ranks) for rank in range(ranks)]
 
@@ -171,21 +171,21 @@ def test_the_largest_runs_have_series_and_keep_them(store: Store) -> None:
     assert shown.figures("small-9")["ranks"] == 64
 
 
-def test_a_run_has_only_so_many_metrics_and_what_it_aims_at_comes_first(store: Store) -> None:
+def test_run_has_a_limited_number_of_metrics_goals_first(store: Store) -> None:
     names = [f"aaa/{number:03}" for number in range(100)]
     store.append([metric(name, 89, 1.0) for name in names])
     shown = Shown(store)
-    told = shown.at(90)
-    assert told["metrics_left_out"] == 101 - MAX_METRICS
-    assert len([name for name in told if name.startswith("metric ")]) == MAX_METRICS
-    assert "metric loss" in told
+    values = shown.at(90)
+    assert values["metrics_left_out"] == 101 - MAX_METRICS
+    assert len([name for name in values if name.startswith("metric ")]) == MAX_METRICS
+    assert "metric loss" in values
     store.append([metric(names[3], 90, 2.0), metric("new", 90, 1.0)])
-    told = shown.at(91)
-    assert told[f"metric {names[3]}"] == 2
-    assert "metric new" not in told
+    values = shown.at(91)
+    assert values[f"metric {names[3]}"] == 2
+    assert "metric new" not in values
 
 
-def test_only_what_is_recent_is_read(store: Store) -> None:
+def test_only_recent_records_are_read(store: Store) -> None:
     """Partitions of measurements that are over are not touched: their files may be anything."""
     store.append([event("watched", 200, 0)])
     store.append(all_ranks(200, 210, **SPEED))
@@ -202,12 +202,12 @@ def test_only_what_is_recent_is_read(store: Store) -> None:
     assert b"pyrometer_run_step" in render_metrics([runs], "")[0]
 
 
-def test_promtool_finds_nothing_wrong(store: Store) -> None:
+def test_run_metrics_pass_promtool(store: Store) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("needs promtool: apt-get install prometheus")
     shown = Shown(store)
     shown.at(90)
-    said = subprocess.run(
+    result = subprocess.run(
         ["promtool", "check", "metrics"], input=render_metrics([shown.runs], "")[0], capture_output=True, check=False
     )
-    assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")

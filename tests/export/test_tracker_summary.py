@@ -60,16 +60,16 @@ def shown(ended_min: float | None = 60, **more):
 def run(run_summary: RunSummary | None = None) -> FoundRun:
     """A run in MLflow, stamped before or not."""
     tracked = TrackedRun("mlflow", "abc", "carp", None, at(0), None, None)
-    told = new_metrics(run_summary, FoundRun(tracked, {}, {})) if run_summary else []
+    points = new_metrics(run_summary, FoundRun(tracked, {}, {})) if run_summary else []
     last = {}
-    for point in told:  # as MLflow has it: the last step, then the last time
+    for point in points:  # as MLflow has it: the last step, then the last time
         last[point["key"]] = max(
             last.get(point["key"], (0, -1, 0.0)), (point["timestamp"], point["step"], point["value"])
         )
     return FoundRun(tracked, run_summary.tags if run_summary else {}, last)
 
 
-def test_it_is_told_whose_it_is_what_it_cost_and_what_was_found():
+def test_summary_has_owner_cost_and_findings():
     run_summary = summarize_run(shown(), [FINDING], at_ms=at(90), public_url="https://p.example.com/")
     assert run_summary.tags == {
         "pyrometer.run": "carp",
@@ -93,7 +93,7 @@ def test_it_is_told_whose_it_is_what_it_cost_and_what_was_found():
     assert (run_summary.at_ms, run_summary.step) == (at(60), 119)
 
 
-def test_dollars_are_a_curve_with_a_point_a_minute():
+def test_summary_has_one_cost_point_per_minute():
     run_summary = summarize_run(shown(), [], at_ms=at(90))
     assert [(cost.time_ms, cost.step) for cost in run_summary.cost_curve] == [
         (at(minute), 2 * minute) for minute in range(60)
@@ -101,13 +101,13 @@ def test_dollars_are_a_curve_with_a_point_a_minute():
     assert [cost.usd for cost in run_summary.cost_curve] == pytest.approx([0.1 * minute for minute in range(60)])
 
 
-def test_while_it_goes_on_the_last_minutes_are_left_for_later():
+def test_summary_of_a_running_run_omits_the_last_minutes():
     run_summary = summarize_run(shown(ended_min=None, outcome="running"), [], at_ms=at(30))
     assert max(cost.time_ms for cost in run_summary.cost_curve) == at(28)
     assert run_summary.totals == {}
 
 
-def test_what_is_there_already_is_not_told_again():
+def test_mlflow_gets_only_new_tags_and_points():
     run_summary = summarize_run(shown(), [FINDING], at_ms=at(90))
     assert len(new_metrics(run_summary, run())) == 2 * 60 + 5 + 2
     assert new_metrics(run_summary, run(run_summary)) == []
@@ -116,14 +116,14 @@ def test_what_is_there_already_is_not_told_again():
     assert [point["timestamp"] for point in later] == [at(minute) for minute in range(29, 61)]
 
 
-def test_another_total_at_the_same_time_becomes_the_latest():
+def test_mlflow_changed_total_becomes_the_latest_point():
     run_summary = summarize_run(shown(), [], at_ms=at(90))
     dearer = summarize_run(shown(usd_micro=7_000_000), [], at_ms=at(90))
     (point,) = new_metrics(dearer, run(run_summary))
     assert point == {"key": "pyrometer/usd", "value": 7.0, "timestamp": at(60) + 1, "step": 119}
 
 
-def test_without_a_price_there_are_no_dollars():
+def test_summary_without_a_price_has_no_dollars():
     unpriced = [[step, time_ms, value, gpu_ms, None] for step, time_ms, value, gpu_ms, _ in shown()["metrics"]["loss"]]
     states = [{**state, "usd_micro": None} for state in shown()["states"]]
     run_summary = summarize_run(
@@ -132,13 +132,13 @@ def test_without_a_price_there_are_no_dollars():
     assert not any("usd" in point["key"] for point in new_metrics(run_summary, run()))
 
 
-def test_a_hundred_findings_are_still_a_tag():
+def test_many_findings_fit_into_one_tag():
     many = [{**FINDING, "title": "x" * 1_000, "usd_micro": number} for number in range(100)]
     tag = summarize_run(shown(), many, at_ms=at(90)).tags["pyrometer.findings"]
     assert len(tag) <= MAX_TAG_CHARS
 
 
-def test_a_summary_has_all_of_it():
+def test_wandb_summary_has_tags_metrics_and_totals():
     run_summary = summarize_run(shown(), [FINDING], at_ms=at(90))
     summary = wandb_summary(run_summary)
     assert summary["pyrometer/usd"] == 6.000001
@@ -146,7 +146,7 @@ def test_a_summary_has_all_of_it():
     assert set(run_summary.tags) < set(summary)
 
 
-class Asked:
+class RecordingAnswers:
     """A server's answers."""
 
     def __init__(self) -> None:
@@ -162,20 +162,20 @@ class Asked:
         }[what]
 
 
-def test_a_tracker_that_is_away_costs_one_question_and_is_tried_again():
+def test_unavailable_tracker_costs_one_question_and_is_tried_again():
     async def twice() -> MlflowSummaryWriter:
         mlflow = Mlflow(f"http://127.0.0.1:{free_port()}")
-        writer = MlflowSummaryWriter(mlflow, asked)
+        writer = MlflowSummaryWriter(mlflow, answers)
         await writer.write_changed()
         await writer.write_changed()
         await mlflow.close()
         return writer
 
-    asked = Asked()
+    answers = RecordingAnswers()
     writer = asyncio.run(twice())
     assert writer.counts == {"failed": 2}
     assert "does not answer" in (writer.trouble or "")
-    assert asked.questions == ["runs", "why", "show"] * 2
+    assert answers.questions == ["runs", "why", "show"] * 2
 
 
 class Deleted(BaseHTTPRequestHandler):
@@ -207,8 +207,8 @@ class Deleted(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_run_that_takes_nothing_any_more_keeps_no_other_from_being_stamped():
-    class Several(Asked):
+def test_deleted_run_does_not_block_the_summaries_of_other_runs():
+    class Several(RecordingAnswers):
         async def __call__(self, what, parameters):
             answer = await super().__call__(what, parameters)
             if what == "runs":
@@ -241,21 +241,27 @@ class Wandb(BaseHTTPRequestHandler):
     changes: ClassVar[list[str]] = []
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
-        told = asked.get("variables") or {}
+        request = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        variables = request.get("variables") or {}
         viewer = {"id": "1", "entity": "us", "username": "u", "email": "e", "flags": "{}", "teams": {"edges": []}}
         answer: dict[str, Any] = {"viewer": viewer}
-        if "mutation" in asked.get("query", ""):
-            self.changes.append(told["id"])
-            self.summary.update(json.loads(told["summaryMetrics"]))
-            answer = {"upsertBucket": {"bucket": {"id": told["id"]}}}
-        elif "run(" in asked.get("query", ""):
-            named = {"id": "r1", "name": told["name"], "displayName": "carp", "state": "finished", "projectId": "1"}
+        if "mutation" in request.get("query", ""):
+            self.changes.append(variables["id"])
+            self.summary.update(json.loads(variables["summaryMetrics"]))
+            answer = {"upsertBucket": {"bucket": {"id": variables["id"]}}}
+        elif "run(" in request.get("query", ""):
+            named = {
+                "id": "r1",
+                "name": variables["name"],
+                "displayName": "carp",
+                "state": "finished",
+                "projectId": "1",
+            }
             texts = {"config": "{}", "systemMetrics": "{}", "summaryMetrics": json.dumps(self.summary)}
             found = {**named, **texts, "tags": [], "user": {"name": "u", "username": "u"}, "internalId": "aW50"}
             found |= dict.fromkeys(("sweepName", "group", "jobType", "commit", "description", "notes", "historyKeys"))
             found |= {"readOnly": False, "createdAt": "2026-11-16T00:00:00", "heartbeatAt": "2026-11-16T00:00:00"}
-            answer = {"project": {"internalId": "cDE=", "run": found if told["name"] == "abc" else None}}
+            answer = {"project": {"internalId": "cDE=", "run": found if variables["name"] == "abc" else None}}
         body = json.dumps({"data": answer}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -280,7 +286,7 @@ for _ in range(2):
 
 
 @pytest.mark.heavy
-def test_the_real_client_of_wandb_changes_the_summary_of_a_run_once(tmp_path):
+def test_wandb_client_changes_the_summary_of_a_run_once(tmp_path):
     pytest.importorskip("wandb", reason="make test-all installs wandb")
     with ThreadingHTTPServer(("127.0.0.1", 0), Wandb) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -291,7 +297,7 @@ def test_the_real_client_of_wandb_changes_the_summary_of_a_run_once(tmp_path):
             "HOME": str(tmp_path),
             "PYTHONPATH": str(SOURCES),
         }
-        said = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", STAMPING],
             env={**os.environ, **variables},
             cwd=SOURCES.parent,
@@ -300,16 +306,16 @@ def test_the_real_client_of_wandb_changes_the_summary_of_a_run_once(tmp_path):
             check=False,
         )
         server.shutdown()
-    assert said.stdout.splitlines() == ["1 1", "1 1"], said.stderr
+    assert result.stdout.splitlines() == ["1 1", "1 1"], result.stderr
     assert Wandb.changes == ["r1"]
     assert Wandb.summary["loss"] == 0.5
     assert Wandb.summary["pyrometer/usd"] == 6.000001
     assert Wandb.summary["pyrometer.findings"] == "$2.00 hang: llama hung for 4 min."
 
 
-def test_the_client_of_wandb_is_another_process_whose_word_is_told():
+def test_wandb_writer_reports_the_error_of_its_client_process():
     async def looked() -> WandbSummaryWriter:
-        writer = WandbSummaryWriter(Asked(), lambda: (f"http://127.0.0.1:{free_port()}", "secret"))
+        writer = WandbSummaryWriter(RecordingAnswers(), lambda: (f"http://127.0.0.1:{free_port()}", "secret"))
         await writer.write_changed()
         return writer
 

@@ -72,7 +72,7 @@ def waiting(name: str, minute: float, workload: str = "llama", **more: Any) -> P
     )
 
 
-def test_a_life_from_its_queue_to_its_end(store: Store) -> None:
+def test_workload_metrics_cover_the_lifecycle_from_queue_to_end(store: Store) -> None:
     shown = Shown(store)
     owner = Workload(at(0), "test", "llama", "PyTorchJob", "ml", "llama", team="nlp", gang_pods=2, created_ms=at(0))
     store.append([owner])
@@ -90,9 +90,9 @@ def test_a_life_from_its_queue_to_its_end(store: Store) -> None:
     store.append([over, Event(at(5), "admitted", 300_000, workload_uid="llama"), waiting("a", 5), waiting("b", 5)])
     store.append([waiting("a", 5)._replace(time_ms=at(6), scheduled_ms=at(6), node_uid="n0")])
     shown.at(7)
-    told = shown.of("ml/llama")
-    assert (told["pending"], told["pods"], told["queued_seconds"]) == (1, 2, 300)
-    assert "scheduled_seconds" not in told  # a pod has no node yet
+    values = shown.of("ml/llama")
+    assert (values["pending"], values["pods"], values["queued_seconds"]) == (1, 2, 300)
+    assert "scheduled_seconds" not in values  # a pod has no node yet
     placed = {"scheduled_ms": at(8), "node_uid": "n1"}
     store.append([waiting("b", 5)._replace(time_ms=at(8), **placed)])
     shown.at(9)
@@ -103,14 +103,14 @@ def test_a_life_from_its_queue_to_its_end(store: Store) -> None:
     ]
     store.append([*started, Event(at(11), "container_restarted", pod_uid="b", workload_uid="llama", reason="Error")])
     shown.at(12)
-    told = shown.of("ml/llama")
-    assert (told["running"], told["all_running_seconds"], told["container_restarts"]) == (1, 600, 1)
-    assert "ended_timestamp_seconds" not in told
+    values = shown.of("ml/llama")
+    assert (values["running"], values["all_running_seconds"], values["container_restarts"]) == (1, 600, 1)
+    assert "ended_timestamp_seconds" not in values
     store.append([one._replace(time_ms=at(20), ended_ms=at(20), phase="Succeeded") for one in started])
     shown.at(21)
-    told = shown.of("ml/llama")
-    assert (told["succeeded"], told["ended_timestamp_seconds"]) == (1, at(20) / 1000)
-    assert (told["queued_seconds"], told["container_restarts"]) == (
+    values = shown.of("ml/llama")
+    assert (values["succeeded"], values["ended_timestamp_seconds"]) == (1, at(20) / 1000)
+    assert (values["queued_seconds"], values["container_restarts"]) == (
         300,
         1,
     )  # what happened is remembered, and counts once
@@ -122,12 +122,15 @@ def test_a_life_from_its_queue_to_its_end(store: Store) -> None:
     assert shown.ended()["PyTorchJob", "nlp", "succeeded"] == 1
 
 
-def test_what_the_sdk_and_the_controller_add(store: Store) -> None:
+def test_workload_metrics_include_sdk_and_controller_reports(store: Store) -> None:
     lost = [
         Restatement(at(50), "run", 1, f"n{n}", 0, at(20), at(30), "lost_work", pod_uid=f"llama-{n}") for n in range(2)
     ]
-    told = [Metric(at(58), "llama", 1, 0, "progress", 62.0), Metric(at(58), "llama", 1, 0, "remaining_seconds", 600.0)]
-    store.append([*job(created_ms=at(-2)), *run(), *all_ranks(0, 55), *lost, *told])
+    values = [
+        Metric(at(58), "llama", 1, 0, "progress", 62.0),
+        Metric(at(58), "llama", 1, 0, "remaining_seconds", 600.0),
+    ]
+    store.append([*job(created_ms=at(-2)), *run(), *all_ranks(0, 55), *lost, *values])
     shown = Shown(store)
     shown.at(60)
     figures = shown.of("ml/llama")
@@ -137,7 +140,7 @@ def test_what_the_sdk_and_the_controller_add(store: Store) -> None:
     assert (figures["progress_ratio"], figures["remaining_seconds"]) == (0.62, pytest.approx(480, abs=1))
 
 
-def test_a_program_s_own_metric_is_not_its_controller_s_word(store: Store) -> None:
+def test_metric_of_the_program_is_not_taken_for_a_controller_report(store: Store) -> None:
     own = [
         Metric(at(50), "llama", 1, 0, name, value, step=7)
         for name, value in (("progress", 0.5), ("remaining_seconds", 1e307))
@@ -154,7 +157,7 @@ def test_a_program_s_own_metric_is_not_its_controller_s_word(store: Store) -> No
     assert "remaining_seconds" not in shown.of("ml/llama")  # no end in sight
 
 
-def test_how_long_it_was_queued_is_remembered_until_its_pods_are_there(store: Store) -> None:
+def test_queued_time_is_kept_until_the_pods_exist(store: Store) -> None:
     shown = Shown(store)
     queued = waiting("queued/q/main/0", 0)
     store.append([Workload(at(0), "test", "llama", "PyTorchJob", "ml", "llama", team="nlp", created_ms=at(0)), queued])
@@ -168,7 +171,7 @@ def test_how_long_it_was_queued_is_remembered_until_its_pods_are_there(store: St
     assert (shown.of("ml/llama")["pending"], shown.of("ml/llama")["queued_seconds"]) == (1, 270)
 
 
-def test_a_new_attempt_stands_where_its_pods_stand(store: Store) -> None:
+def test_new_attempt_has_the_phase_of_its_pods(store: Store) -> None:
     store.append([*job(to_min=20), *pod("again", "llama", "n0", from_min=25, attempt=2)])
     shown = Shown(store)
     shown.at(30)
@@ -176,7 +179,7 @@ def test_a_new_attempt_stands_where_its_pods_stand(store: Store) -> None:
     assert shown.of("ml/llama")["pods"] == 1
 
 
-def test_what_failed_has_failed_and_what_ended_before_counts_for_nothing(store: Store) -> None:
+def test_failed_workload_is_counted_once_and_earlier_ends_are_not(store: Store) -> None:
     failed = [row._replace(phase="Failed") if isinstance(row, Pod) else row for row in job(to_min=20)]
     store.append(failed)
     shown = Shown(store)
@@ -185,7 +188,7 @@ def test_what_failed_has_failed_and_what_ended_before_counts_for_nothing(store: 
     assert shown.ended() == {("PyTorchJob", "nlp", "succeeded"): 0, ("PyTorchJob", "nlp", "failed"): 0}
 
 
-def test_two_of_one_name_are_one_series_and_no_more_have_any_than_may(store: Store) -> None:
+def test_workloads_with_equal_labels_share_a_series_within_the_limit(store: Store) -> None:
     twins = [
         Workload(at(0), "test", uid, "Job", "ml", "twin", team="nlp", created_ms=at(n)) for n, uid in enumerate("ab")
     ]
@@ -209,12 +212,12 @@ def test_two_of_one_name_are_one_series_and_no_more_have_any_than_may(store: Sto
     assert everything.text.count("pyrometer_workload_phase{") == 2 * len(PHASES)
 
 
-def test_promtool_finds_nothing_wrong(store: Store) -> None:
+def test_workload_metrics_pass_promtool(store: Store) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("needs promtool: apt-get install prometheus")
     store.append([*job(), *run(), *all_ranks(0, 30)])
     shown = Shown(store)
     shown.at(HOUR / 60_000)
-    said = subprocess.run([promtool, "check", "metrics"], input=shown.text, capture_output=True, text=True)
-    assert (said.returncode, said.stdout + said.stderr) == (0, "")
+    result = subprocess.run([promtool, "check", "metrics"], input=shown.text, capture_output=True, text=True)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")

@@ -94,7 +94,7 @@ def test_a_number_that_does_not_fit_its_column_is_an_error():
 
 
 @given(st.sampled_from(sorted(SCHEMAS)), st.integers(-(2**62), 2**62))
-def test_a_row_lies_in_exactly_one_partition(kind, time_ms):
+def test_row_belongs_to_exactly_one_partition(kind, time_ms):
     schema = SCHEMAS[kind]
     from_ms = schema.partition_of(time_ms)
     assert from_ms <= time_ms < from_ms + schema.partition_ms
@@ -124,7 +124,7 @@ def test_a_declaration_gives_name_columns_key_sort_and_partition(nothing_declare
     assert schema.partition_ms == MS_PER_HOUR
 
 
-def test_sort_and_partition_can_be_said(nothing_declared):
+def test_declaration_can_set_sort_and_partition(nothing_declared):
     @record(key=("uid",), sort=("time_ms",), every="day")
     class Thing(NamedTuple):
         time_ms: Int64

@@ -37,14 +37,14 @@ def test_shares_have_one_format(part, whole, written):
 
 
 @pytest.mark.parametrize(
-    ("gpu_ms", "said"), [(0, "0.0 GPU-minutes"), (900, "0.9 GPU-seconds"), (60_000, "1.0 GPU-minutes")]
+    ("gpu_ms", "text"), [(0, "0.0 GPU-minutes"), (900, "0.9 GPU-seconds"), (60_000, "1.0 GPU-minutes")]
 )
-def test_gpu_time_is_in_a_unit_that_shows_it(gpu_ms, said):
-    assert hours(gpu_ms) == said
+def test_gpu_time_uses_a_unit_that_shows_its_size(gpu_ms, text):
+    assert hours(gpu_ms) == text
 
 
 @given(st.lists(st.sampled_from(["12%", "the", "SDK", "a-long-word,", "100%."]), min_size=1), st.integers(12, 40))
-def test_wrapping_keeps_every_word(words, width):
+def test_wrapped_text_keeps_every_word(words, width):
     lines = wrapped(" ".join(words), width)
     assert " ".join(lines) == " ".join(words)
     assert all(len(line) <= width and not line.startswith("%") for line in lines)

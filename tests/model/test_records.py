@@ -455,7 +455,7 @@ def written(schema: Schema) -> str:
     )
 
 
-def test_the_record_kinds_are_as_they_were_frozen():
+def test_record_kinds_are_frozen():
     assert "\n".join(written(schema) for schema in SCHEMAS.values()) == FROZEN.strip()
 
 
@@ -475,7 +475,7 @@ def test_every_record_has_a_time_that_is_never_absent(kind):
 
 
 @every_kind
-def test_a_name_says_its_unit(kind):
+def test_column_names_have_their_unit(kind):
     in_ms = [column for column in SCHEMAS[kind].columns if column.name.endswith(("_ms", "_us"))]
     assert all(column.type in ("int64", "int32") for column in in_ms)
     in_permille = [column for column in SCHEMAS[kind].columns if column.name.endswith("_permille")]
@@ -483,6 +483,6 @@ def test_a_name_says_its_unit(kind):
 
 
 @every_kind
-def test_the_kind_is_the_name_of_its_class(kind):
+def test_record_kind_is_the_name_of_its_class(kind):
     words = "".join(word.capitalize() for word in kind.split("_"))
     assert getattr(records, words) is SCHEMAS[kind].record

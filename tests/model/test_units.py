@@ -47,7 +47,7 @@ def test_every_part_is_within_one_of_its_quota(weights, total):
 
 
 @given(weights_lists.filter(any), totals)
-def test_who_has_no_weight_gets_nothing_and_who_has_more_gets_no_less(weights, total):
+def test_zero_weight_gets_nothing_and_more_weight_never_gets_less(weights, total):
     ordered = sorted(zip(weights, largest_remainder(weights, total), strict=True))
     assert all(part == 0 for weight, part in ordered if weight == 0)
     by_weight: dict[int, list[int]] = {}
@@ -148,7 +148,7 @@ def test_a_row_is_less_than_two_micro_dollars_from_its_exact_amount(ms_prices):
         assert abs(row - Fraction(ms_price, MS_PER_HOUR)) < 2
 
 
-def test_what_people_read_is_rounded():
+def test_displayed_amounts_are_rounded():
     assert usd(2_950_004_999) == 2950.0
     assert usd(1_236_000) == 1.24
     assert gpu_hours(MS_PER_HOUR * 3 // 2) == 1.5

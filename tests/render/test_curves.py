@@ -18,7 +18,7 @@ def written(value: float, decimals: int) -> str:
 
 
 @given(number, number, st.integers(1, 20))
-def test_an_axis_covers_its_values_with_round_marks_that_can_be_told_apart(a, b, most):
+def test_axis_covers_its_values_with_distinct_round_ticks(a, b, most):
     low, high = sorted((a, b))
     axis = round_axis(low, high, most, written)
     slack = 1e-6 * axis.every
@@ -31,7 +31,7 @@ def test_an_axis_covers_its_values_with_round_marks_that_can_be_told_apart(a, b,
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(-5, 5)), min_size=1, max_size=30), st.integers(60, 200))
-def test_nothing_is_wider_than_the_terminal(points, width):
+def test_curves_fit_the_terminal_width(points, width):
     x, y = round_axis(0, 10, 5, written), round_axis(-2, 2, 5, written)
     for look in (FINE, PLAIN):
         lines = list(draw([Curve(points, "a", points[-1])], x, y, width=width, look=look, style=plain, line=(1, "one")))
@@ -39,7 +39,7 @@ def test_nothing_is_wider_than_the_terminal(points, width):
         assert max(map(len, lines)) <= width
 
 
-def test_a_falling_line_in_ascii():
+def test_falling_curve_in_ascii():
     x, y = Axis(0, 10, 5, "{:g}".format), Axis(0, 2, 1, "{:g}".format)
     lines = list(draw([Curve([(0, 2), (10, 0)], "A", (10, 0))], x, y, width=30, look=PLAIN, style=plain))
     assert lines[0].startswith(" 2+.")
@@ -50,7 +50,7 @@ def test_a_falling_line_in_ascii():
 
 
 @pytest.mark.parametrize(("encoding", "look"), [("utf-8", FINE), ("ascii", PLAIN), ("latin-1", PLAIN), (None, PLAIN)])
-def test_what_a_terminal_cannot_show_is_not_drawn(encoding, look):
+def test_curves_skip_values_that_cannot_be_drawn(encoding, look):
     assert look_for(encoding) == look
 
 
@@ -81,7 +81,7 @@ def charted(runs, *, by="dollars", look=FINE, goal="min", width=80):
     return list(chart_lines(answer, by, width=width, look=look, style=plain))
 
 
-def test_runs_that_none_beats_have_a_star_and_a_capital():
+def test_pareto_runs_have_a_star_and_a_capital_letter():
     lines = charted([run("dear", [3.0, 2.0], usd=4.0), run("cheap", [2.0, 1.0], pareto=True)])
     assert "  a   dear   2 for $4.00" in lines
     assert "  B ★ cheap  1 for $1.00" in lines
@@ -89,13 +89,13 @@ def test_runs_that_none_beats_have_a_star_and_a_capital():
     assert picture.count("a") == picture.count("B") == 1
 
 
-def test_the_first_values_do_not_squeeze_the_others():
+def test_early_outliers_do_not_compress_the_axis():
     lines = charted([run("a", [100.0, *(3 - n / 100 for n in range(60))])])
     assert lines[2].startswith(" 3.0┤")
     assert any(line.endswith("Not drawn: values above 3, from the start of runs.") for line in lines)
 
 
-def test_of_many_runs_a_few_have_letters():
+def test_only_some_of_many_runs_have_letters():
     runs = [run(f"run-{n}", [9.0, 5.0 + n / 10, 8.0], pareto=n == 39) for n in range(40)]
     lines = charted(runs, look=PLAIN)
     legend = [line for line in lines if "run-" in line]
@@ -105,7 +105,7 @@ def test_of_many_runs_a_few_have_letters():
     assert all(line.isascii() for line in lines)
 
 
-def test_a_long_name_is_cut_to_the_width():
+def test_long_run_name_is_cut_to_the_width():
     lines = charted([run("x" * 200, [2.0, 1.0])], width=60)
     assert max(map(len, lines)) == 60
     assert any("x…  1 for $1.00" in line for line in lines)

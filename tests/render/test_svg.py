@@ -75,7 +75,7 @@ def height_at(path: str, x: float) -> float:
 
 
 @given(bucket_lists)
-def test_layers_of_a_bucket_add_up_to_its_gpus_without_gap_or_overlap(buckets):
+def test_bucket_layers_add_up_without_gap_or_overlap(buckets):
     layers = stack_layers(buckets)
     for index, bucket in enumerate(buckets):
         edges = [layer.edges[index] for layer in layers]
@@ -87,7 +87,7 @@ def test_layers_of_a_bucket_add_up_to_its_gpus_without_gap_or_overlap(buckets):
 
 
 @given(bucket_lists)
-def test_drawn_areas_of_a_bucket_are_as_high_as_its_total(buckets):
+def test_bucket_height_equals_its_total(buckets):
     window = window_of(buckets)
     totals = [sum(bucket.states.values()) / BUCKET_MS for bucket in buckets]
     root = ElementTree.fromstring(area_chart(window, CLOCK, buckets, [], "label", "detail"))
@@ -104,7 +104,7 @@ def test_layers_are_stacked_in_reading_order_and_unknown_states_on_top():
 
 
 @given(st.lists(state_amounts, max_size=100), st.integers(1, 30))
-def test_merging_keeps_every_millisecond_in_no_more_buckets_than_asked(rows, at_most):
+def test_merged_buckets_keep_every_millisecond_within_the_limit(rows, at_most):
     window = TimeAxis(BEGIN_MS, BEGIN_MS + max(1, len(rows)) * BUCKET_MS)
     times = [(BEGIN_MS + index * BUCKET_MS, states) for index, states in enumerate(rows)]
     merged = merge_buckets(times, BUCKET_MS, window, at_most)
@@ -113,7 +113,7 @@ def test_merging_keeps_every_millisecond_in_no_more_buckets_than_asked(rows, at_
     assert all(one.to_ms <= other.from_ms for one, other in pairwise(merged))
 
 
-def test_a_bucket_cut_by_the_window_keeps_its_gpus():
+def test_bucket_cut_by_the_window_keeps_its_gpus():
     window = TimeAxis(BEGIN_MS + 7 * MS_PER_MINUTE, BEGIN_MS + 20 * MS_PER_MINUTE)
     rows = [(BEGIN_MS, {"train": 3 * 8 * MS_PER_MINUTE}), (BEGIN_MS + BUCKET_MS, {"train": 3 * 5 * MS_PER_MINUTE})]
     merged = merge_buckets(rows, BUCKET_MS, window, 96)
@@ -121,7 +121,7 @@ def test_a_bucket_cut_by_the_window_keeps_its_gpus():
     assert (merged[0].from_ms, merged[-1].to_ms) == window
 
 
-def test_a_month_of_quarter_hours_becomes_half_days():
+def test_month_of_quarter_hours_becomes_half_days():
     rows = [(BEGIN_MS + index * BUCKET_MS, {"train": BUCKET_MS}) for index in range(30 * 96)]
     merged = merge_buckets(rows, BUCKET_MS, TimeAxis(BEGIN_MS, BEGIN_MS + 30 * MS_PER_DAY), 96)
     assert {bucket.to_ms - bucket.from_ms for bucket in merged} == {12 * MS_PER_HOUR}
@@ -136,7 +136,7 @@ def test_time_without_rows_is_a_gap_and_not_drawn():
 
 
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=12), st.integers(0, 10**15))
-def test_parts_of_a_bar_follow_one_another_and_fill_their_share(amounts, rest):
+def test_bar_parts_are_adjacent_and_fill_their_share(amounts, rest):
     whole = sum(amounts) + rest
     root = ElementTree.fromstring(stacked_bar([BarPart("s-train", n, "") for n in amounts], whole, "label"))
     ends = [0.0]
@@ -156,7 +156,7 @@ spans = st.lists(
 
 
 @given(spans)
-def test_no_finding_covers_another_and_the_biggest_has_its_place(spans):
+def test_findings_do_not_overlap_and_the_largest_is_drawn(spans):
     window = TimeAxis(0, 1000)
     lanes = assign_lanes(spans, window)
     assert len(lanes) <= MAX_LANES
@@ -170,7 +170,7 @@ def test_no_finding_covers_another_and_the_biggest_has_its_place(spans):
 @pytest.mark.parametrize(
     "length_ms", [MS_PER_MINUTE, BUCKET_MS, MS_PER_HOUR, 12 * MS_PER_HOUR, 30 * MS_PER_DAY, 400 * MS_PER_DAY]
 )
-def test_ticks_are_few_ascending_and_inside(length_ms):
+def test_ticks_are_few_ascending_and_within_the_window(length_ms):
     window = TimeAxis(BEGIN_MS, BEGIN_MS + length_ms)
     times = [time_ms for time_ms, _ in time_ticks(window, CLOCK)]
     assert 1 <= len(times) <= 8
@@ -185,13 +185,13 @@ def test_ticks_are_round_in_the_readers_zone_across_a_clock_change():
     assert labels == ["Oct 25", "06:00", "12:00", "18:00"]
 
 
-def test_an_interval_says_its_day_once():
+def test_interval_names_its_day_once():
     assert CLOCK.between(TimeAxis(BEGIN_MS, BEGIN_MS + MS_PER_HOUR)) == "Nov 13, 20:00 – 21:00"
     assert CLOCK.between(TimeAxis(BEGIN_MS, BEGIN_MS + MS_PER_DAY)) == "Nov 13, 20:00 – Nov 14, 20:00"
 
 
 @pytest.mark.parametrize("zone", ["Nowhere/Land", "", "../../etc/passwd", "Europe", HOSTILE])
-def test_an_unknown_zone_is_utc_and_called_so(zone):
+def test_unknown_zone_falls_back_to_utc(zone):
     assert Clock.of(zone).name == "UTC"
 
 
@@ -228,13 +228,13 @@ def test_every_span_links_to_its_finding_and_every_drawing_has_a_name():
     assert all(svg.attrib["aria-label"] for svg in root.iter("svg"))
 
 
-def test_every_cause_has_the_color_of_a_state_it_claims():
+def test_each_cause_has_the_color_of_a_state_that_it_claims():
     assert {cause_class(cause) for cause in CAUSES} <= {f"s-{state}" for state in STATE}
     unknown = [cause for cause in CAUSES if cause_class(cause) == "s-unobserved"]
     assert unknown == ["telemetry_lost"]
 
 
-def test_names_from_the_future_look_unknown():
+def test_unknown_states_and_causes_have_the_unknown_color():
     assert (state_class(HOSTILE), family_class(HOSTILE), cause_class(HOSTILE)) == (
         "s-unobserved",
         "f-unknown",

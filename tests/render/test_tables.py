@@ -15,7 +15,7 @@ COLUMNS = ("run", "team", "steps", "cost", "goodput")
     st.permutations(["team", "steps", "goodput"]),
     st.integers(10, 120),
 )
-def test_only_what_can_be_spared_goes_and_no_more_of_it_than_must(widths, spare, room):
+def test_table_drops_only_optional_columns_and_only_as_needed(widths, spare, room):
     shown = fitting(COLUMNS, widths, spare, room)
     left_out = [COLUMNS[i] for i in range(5) if i not in shown]
 
@@ -29,5 +29,5 @@ def test_only_what_can_be_spared_goes_and_no_more_of_it_than_must(widths, spare,
         assert width([*shown, last]) > room
 
 
-def test_a_pipe_has_all_columns():
+def test_table_in_a_pipe_has_all_columns():
     assert fitting(COLUMNS, [50] * 5, ["team"], None) == [0, 1, 2, 3, 4]

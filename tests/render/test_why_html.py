@@ -256,7 +256,7 @@ def test_planted_names_are_still_readable():
 
 
 @every_answer
-def test_page_asks_for_nothing_and_runs_nothing(answer):
+def test_report_loads_no_resources_and_runs_no_scripts(answer):
     page = render_html(answer)
     for reference in ("http://", "https://", "src=", "@import", "javascript:", "//cdn"):
         assert reference not in page
@@ -275,7 +275,7 @@ def test_every_drawing_is_well_formed_and_named(answer):
 
 
 @every_answer
-def test_tags_are_balanced_and_links_lead_somewhere(answer):
+def test_report_tags_are_balanced_and_links_have_targets(answer):
     page = render_html(answer)
     body = re.search(r"<main>.*</main>", page, re.S)[0].replace("<wbr>", "")
     ElementTree.fromstring(body)  # well-formed even as XML
@@ -286,15 +286,15 @@ def test_tags_are_balanced_and_links_lead_somewhere(answer):
 
 
 @every_answer
-def test_page_is_small_enough_to_mail(answer):
+def test_report_is_small_enough_for_email(answer):
     assert len(render_html(answer).encode()) < 120_000
 
 
-def test_energy_stands_beside_the_gpu_hours():
+def test_headline_shows_energy_next_to_gpu_hours():
     assert "GPUs on average · 412 kWh · 0.16 t CO2e" in render_html(why())
 
 
-def test_headline_says_what_burned_and_what_was_wasted():
+def test_headline_shows_total_cost_and_waste():
     answer = why()
     text = Reader(render_html(answer)).text
     wasted = sum(row["usd"] for row in answer["states"] if row["family"] == "waste")
@@ -302,7 +302,7 @@ def test_headline_says_what_burned_and_what_was_wasted():
     assert "Nov 14, 2026, 20:00 – Nov 15, 2026, 08:00 UTC" in text
 
 
-def test_every_amount_is_written_as_everywhere_else():
+def test_report_amounts_have_the_common_format():
     """Each is rounded by itself, like in the terminal and on the page: one amount never has two values."""
     answer = why()
     page = render_html(answer)
@@ -316,7 +316,7 @@ def test_every_amount_is_written_as_everywhere_else():
     assert amounts == [dollars(row["usd_micro"]) for row in answer["findings"]]
 
 
-def test_a_share_beside_dollars_is_a_share_of_dollars():
+def test_share_next_to_dollars_is_a_share_of_dollars():
     answer = why()
     answer["workloads"][0] |= {"usd_micro": 400_000_000, "waste_usd_micro": 40_000_000}  # half of its time is hung
     assert table_rows(render_html(answer), "workloads")[0][-1] == "10%"
@@ -326,13 +326,13 @@ def test_a_share_beside_dollars_is_a_share_of_dollars():
     assert "all amounts and shares are GPU time" in render_html(answer)
 
 
-def test_waste_is_split_into_what_findings_explain_and_the_rest():
+def test_waste_is_split_into_explained_and_unexplained():
     answer = why()
     answer["waste"] = {"explained": {"usd_micro": 1_330_000_000}, "unexplained": {"usd_micro": 509_000_000}}
     assert "$1,330 explained by findings, $509 unexplained" in Reader(render_html(answer)).text
 
 
-def test_what_rounds_to_nothing_is_not_shown_as_nothing():
+def test_small_amounts_are_not_shown_as_zero():
     answer = why()
     row = {"state": "starved", "family": "waste", "gpu_ms": 1000, "usd_micro": 831, "usd": 0.0}
     answer["states"].append(row)
@@ -343,12 +343,12 @@ def test_what_rounds_to_nothing_is_not_shown_as_nothing():
     ElementTree.fromstring(re.search(r"<main>.*</main>", page, re.S)[0].replace("<wbr>", ""))
 
 
-def test_numbers_are_in_the_readers_zone():
+def test_report_times_are_in_the_readers_zone():
     text = Reader(render_html(why() | {"timezone": "Asia/Tokyo"})).text
     assert "Nov 15, 2026, 05:00 – 17:00 Asia/Tokyo" in text
 
 
-def test_without_prices_everything_is_in_gpu_hours():
+def test_report_without_prices_is_in_gpu_hours():
     text = Reader(render_html(why(priced=False))).text
     body = text[text.index("burned in 12") - 40 :]
     assert "$" not in body
@@ -357,7 +357,7 @@ def test_without_prices_everything_is_in_gpu_hours():
     assert "by GPU-hours, largest first" in body
 
 
-def test_time_without_a_price_is_called_so_and_never_zero_dollars():
+def test_unpriced_time_is_labeled_and_never_zero_dollars():
     page = render_html(half_priced())
     rows = {row[0]: row for row in table_rows(page, "states")}
     assert rows["Hung"][3] == "no price"
@@ -368,7 +368,7 @@ def test_time_without_a_price_is_called_so_and_never_zero_dollars():
     assert page.count('<span class="amount">no price</span>') == 1
 
 
-def test_waste_that_no_finding_explains_is_owned_up_to():
+def test_unexplained_waste_is_shown():
     answer = why()
     whole = answer["total"]["usd_micro"]
     row = {"state": "comm_stall", "gpu_ms": 3_600_000, "usd_micro": whole // 10, "usd": whole / 1e7}
@@ -377,30 +377,30 @@ def test_waste_that_no_finding_explains_is_owned_up_to():
     assert "of the waste is unexplained" not in Reader(render_html(answer | {"unexplained": [crumb]})).text
 
 
-def test_a_simulated_night_says_so():
+def test_simulated_night_is_labeled():
     assert "· simulated" in Reader(render_html(why() | {"origin": "simulated"})).text
     assert "simulated" not in Reader(render_html(why())).text
 
 
 @pytest.mark.parametrize("assumed", [True, False])
-def test_assumed_prices_are_admitted(assumed):
+def test_assumed_prices_are_labeled(assumed):
     text = Reader(render_html(why() | {"prices_assumed": assumed})).text
     assert ("Prices are assumed" in text) == assumed
 
 
-def test_an_empty_window_says_so_and_claims_nothing():
+def test_empty_window_is_labeled_and_claims_nothing():
     text = Reader(render_html(nothing())).text
     assert "No GPU time in this time range." in text
     assert "wasted" not in text[text.index("No GPU time in this time range.") :]
 
 
-def test_no_findings_are_said_calmly():
+def test_report_without_findings_is_labeled():
     page = render_html(why(findings=0))
     assert "No waste with an identifiable cause" in Reader(page).text
     assert 'href="#finding' not in page
 
 
-def test_a_night_without_waste_is_not_blamed():
+def test_night_without_waste_has_no_blame():
     answer = why(findings=0)
     for row in answer["states"]:
         row["family"] = "useful"
@@ -414,9 +414,9 @@ def test_every_finding_has_a_card_in_order_and_the_long_tail_is_folded():
     assert [tag for tag, _ in cards] == ["article"] * CARDS_SHOWN_OPEN + ["details"] * (40 - CARDS_SHOWN_OPEN)
 
 
-def test_a_card_tells_who_when_why_and_what_to_do():
+def test_finding_card_shows_owner_time_cause_and_remedy():
     text = Reader(render_html(why(findings=1))).text
-    for said in (
+    for expected in (
         "llama-0 has been hung in an all-reduce since 23:41.",
         "rank 0 node n12 GPU 3",
         "Nov 14, 20:00 – 23:00",
@@ -430,17 +430,17 @@ def test_a_card_tells_who_when_why_and_what_to_do():
         "Caught at 23:43, it would have cost $12 instead of $2,950.",
         "Caught in time, $9 of the $10 would have been saved.",
     ):
-        assert said in text
+        assert expected in text
 
 
-def test_findings_that_found_no_room_in_the_chart_are_counted():
+def test_findings_without_room_in_the_chart_are_counted():
     page = render_html(why(findings=40))
     marked = page.count('<a class="span')
     assert 6 <= marked < 40
     assert f"{40 - marked} more do not fit here." in page
 
 
-def test_what_is_not_known_comes_with_what_would_help():
+def test_missing_evidence_is_shown_with_advice():
     text = Reader(render_html(why())).text
     assert "Not covered: 1,080 GPU-hours. With the steps of every run" in text
     assert "read access to every cluster" not in text  # Kubernetes has seen everything
@@ -469,7 +469,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_every_state_has_a_color_of_its_own_and_text_can_be_read(dark):
+def test_each_state_has_its_own_color_with_readable_text(dark):
     found = colors(dark)
     of_states = [found[f".s-{name}"] for name in STATE]
     assert len(set(of_states)) == len(STATES)

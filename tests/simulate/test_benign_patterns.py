@@ -12,7 +12,7 @@ from pyrometer.simulate.scenarios import SCENARIOS, _draft
 
 @pytest.mark.parametrize("habit", PATTERNS, ids=lambda habit: habit.__name__)
 @pytest.mark.parametrize("gpus", [None, 80])
-def test_a_habit_changes_a_life_and_keeps_it_whole(habit, gpus) -> None:
+def test_benign_pattern_changes_one_job_without_gaps(habit, gpus) -> None:
     draft, plain = (_draft("quiet", 7, gpus, 24) for _ in range(2))
     habit(draft)
     assert draft.night.planted == []
@@ -25,7 +25,7 @@ def test_a_habit_changes_a_life_and_keeps_it_whole(habit, gpus) -> None:
             assert all(before.to_ms == after.from_ms for before, after in pairwise(attempt.activities))
 
 
-def test_every_third_quiet_night_is_far_from_its_registry() -> None:
+def test_every_third_quiet_night_has_slow_image_pulls() -> None:
     def pulls(seed: int) -> list[int]:
         jobs = SCENARIOS["quiet"].make(seed, 80).jobs
         return [e["duration_ms"] for j in jobs for a in j.attempts for e in a.events if e["kind"] == "image_pulled"]

@@ -27,7 +27,7 @@ def nights() -> list[Night]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_millisecond_of_every_slot_is_booked_once(seed: int) -> None:
+def test_truth_books_every_millisecond_of_every_slot_once(seed: int) -> None:
     """The truth keeps the law that it is used to judge: each hour holds capacity times its length, not more or less."""
     night = SCENARIOS["overnight" if seed % 3 else "quiet"].make(seed, 80 if seed % 2 else None, 5)
     meter = Meter(night)
@@ -40,12 +40,12 @@ def test_every_millisecond_of_every_slot_is_booked_once(seed: int) -> None:
         by_hour[hour_ms] += sum(states.values())
     hours = range(night.from_ms, night.to_ms, MS_PER_HOUR)
     assert {hour_ms: round(ms) for hour_ms, ms in by_hour.items()} == dict.fromkeys(hours, slots * MS_PER_HOUR)
-    told = truth(night, meter, "sdk")
-    assert sum(cell["gpu_ms"] for cell in told["cells"]) == told["total"]["gpu_ms"] == slots * 5 * MS_PER_HOUR
-    assert sum(row["gpu_ms"] for row in told["states"]) == told["total"]["gpu_ms"]
+    expected = truth(night, meter, "sdk")
+    assert sum(cell["gpu_ms"] for cell in expected["cells"]) == expected["total"]["gpu_ms"] == slots * 5 * MS_PER_HOUR
+    assert sum(row["gpu_ms"] for row in expected["states"]) == expected["total"]["gpu_ms"]
 
 
-def test_no_slot_is_held_twice_and_every_attempt_is_without_gaps() -> None:
+def test_slots_are_held_once_and_attempts_have_no_gaps() -> None:
     for night in nights():
         held = defaultdict(list)
         for job in night.jobs:
@@ -62,7 +62,7 @@ def test_no_slot_is_held_twice_and_every_attempt_is_without_gaps() -> None:
                 assert before[1] <= after[0], (before, after)
 
 
-def test_faults_lie_in_the_night_at_no_round_time_and_differ_from_seed_to_seed() -> None:
+def test_faults_are_at_odd_times_within_the_night_and_vary_with_the_seed() -> None:
     made = nights()
     for night in made:
         assert 6 <= len(night.planted) <= 16
@@ -80,25 +80,25 @@ def test_faults_lie_in_the_night_at_no_round_time_and_differ_from_seed_to_seed()
     assert max(lengths) > 4 * MS_PER_HOUR  # some hours
 
 
-def test_over_a_few_seeds_everything_that_can_go_wrong_does() -> None:
+def test_few_seeds_plant_every_cause() -> None:
     seen = {planted.cause for seed in range(1, 31) for planted in SCENARIOS["overnight"].make(seed).planted}
     assert seen == set(FAULTS)
 
 
 @pytest.mark.parametrize("cause", FAULTS)
-def test_every_cause_has_a_night_of_its_own(cause: str) -> None:
+def test_every_cause_has_a_scenario(cause: str) -> None:
     night = SCENARIOS[cause].make(1)
     assert cause in {planted.cause for planted in night.planted}
 
 
-def test_a_quiet_night_has_nothing_planted_and_the_same_cluster() -> None:
+def test_quiet_night_has_no_planted_finding_and_the_same_cluster() -> None:
     quiet, overnight = SCENARIOS["quiet"].make(3), SCENARIOS["overnight"].make(3)
     assert quiet.planted == []
     assert quiet.machines == overnight.machines
 
 
 @pytest.mark.heavy
-def test_the_same_seed_is_the_same_night_and_another_is_another() -> None:
+def test_scenario_is_deterministic_for_its_seed() -> None:
     def rows(seed: int) -> list[tuple[object, ...]]:
         night = SCENARIOS["hang"].make(seed, None, 4)
         meter = Meter(night)
@@ -116,14 +116,14 @@ def test_the_same_seed_is_the_same_night_and_another_is_another() -> None:
 
 
 @pytest.mark.heavy
-def test_a_cluster_has_the_gpus_that_were_asked_for() -> None:
-    for asked in (80, 128, 304, 1000, 2000):
-        night = SCENARIOS["overnight"].make(1, asked)
-        assert 0 <= sum(machine.pool.gpus for machine in night.machines) - asked < 8
+def test_cluster_has_the_requested_number_of_gpus() -> None:
+    for gpus in (80, 128, 304, 1000, 2000):
+        night = SCENARIOS["overnight"].make(1, gpus)
+        assert 0 <= sum(machine.pool.gpus for machine in night.machines) - gpus < 8
     assert sum(machine.pool.gpus for machine in SCENARIOS["scale"].make(1, None, 4).machines) == 10_000
 
 
-def test_gangs_of_many_sizes_and_kinds_are_there() -> None:
+def test_night_has_gangs_of_many_sizes_and_kinds() -> None:
     night = SCENARIOS["overnight"].make(1)
     assert {job.kind for job in night.jobs} >= {"PyTorchJob", "TrainJob", "RayJob", "Job", "Notebook", "Deployment"}
     assert {1, 8, 16, 24, 48, 64} <= {job.ranks for job in night.jobs}
@@ -137,7 +137,7 @@ def test_gangs_of_many_sizes_and_kinds_are_there() -> None:
     ("state", "looks"),
     [("free", "free"), ("train", "train"), ("idle_held", "idle"), ("evaluate", "evaluate"), ("diverged", "nan")],
 )
-def test_gpus_look_as_the_recorded_one_did(h200, state: str, looks: str) -> None:
+def test_simulated_telemetry_resembles_the_recorded_gpu(h200, state: str, looks: str) -> None:
     """Signatures are those of the H200 that was recorded doing each of these things."""
     intervals = json.loads((h200 / "a-truth.json").read_text())["intervals"]
     spans = [(i["start"] + 4, i["end"] - 1) for i in intervals if i["state"] == state]
@@ -157,7 +157,7 @@ def test_gpus_look_as_the_recorded_one_did(h200, state: str, looks: str) -> None
         assert scaled == pytest.approx(simulated, abs=tolerance)
 
 
-def test_what_is_planted_claims_what_really_was_spent() -> None:
+def test_planted_findings_claim_the_time_that_was_spent() -> None:
     """Claims of whole states, against the same time taken from the plan."""
     for cause, state in (
         ("hang", "hang"),

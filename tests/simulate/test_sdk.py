@@ -10,7 +10,7 @@ from pyrometer.simulate.scenarios import SCENARIOS
 from pyrometer.simulate.sdk import _step_lengths
 
 
-def test_each_window_lists_all_its_steps():
+def test_each_window_lists_the_lengths_of_its_steps():
     steps, usual, slowest = (np.array(column) for column in ((10, 1, 0), (500, 600, 0), (700, 650, 0)))
     assert _step_lengths(steps, usual, slowest).to_pylist() == [[500, 9, 700, 1], [650, 1], None]
 

@@ -33,7 +33,7 @@ def night(tmp_path_factory):
         yield store, truth
 
 
-def test_a_folder_holds_everything_that_sources_send(night):
+def test_simulated_folder_has_the_records_of_all_sources(night):
     store, truth = night
     kinds = {part.kind for part in store.parts()}
     assert kinds >= {
@@ -56,7 +56,7 @@ def test_a_folder_holds_everything_that_sources_send(night):
     assert store.rejections() == {}
 
 
-def test_late_rows_made_parts_of_their_own_and_repeats_count_once(night):
+def test_late_rows_are_separate_parts_and_repeats_count_once(night):
     store, _ = night
     hours = [part.from_ms for part in store.parts("gpu_sample")]
     assert len(hours) > len(set(hours))
@@ -67,7 +67,7 @@ def test_late_rows_made_parts_of_their_own_and_repeats_count_once(night):
     assert rows[0] == rows[1]
 
 
-def test_its_ledger_passes_the_check_and_has_the_truths_total(night):
+def test_simulated_ledger_passes_the_check_and_matches_the_truth(night):
     store, truth = night
     assert list(problems(store)) == []
     answer = why(store, truth_window(truth), Settings(), zone=UTC)
@@ -76,7 +76,7 @@ def test_its_ledger_passes_the_check_and_has_the_truths_total(night):
     assert answer["evidence"]["kubernetes"] == 1.0
 
 
-def test_steps_of_a_resumed_attempt_go_on_where_the_last_save_was(night):
+def test_resumed_attempt_continues_from_its_last_checkpoint(night):
     store, _ = night
     store.expose_all(["run", "event", "step_window"])
     rows = store.connection.execute(
@@ -95,7 +95,7 @@ def test_steps_of_a_resumed_attempt_go_on_where_the_last_save_was(night):
 
 
 @pytest.mark.parametrize(("scenario", "hidden"), [("gpu_only", "step_window"), ("kube_only", "gpu_sample")])
-def test_less_evidence_leaves_out_what_its_sources_do_not_send(tmp_path, monkeypatch, scenario, hidden):
+def test_less_evidence_omits_the_records_of_its_sources(tmp_path, monkeypatch, scenario, hidden):
     small = SCENARIOS[scenario]._replace(make=lambda seed, gpus=None: SCENARIOS["overnight"].make(seed, 80, 4))
     monkeypatch.setitem(SCENARIOS, scenario, small)
     with Store(tmp_path / "data", create=True) as store:
@@ -116,7 +116,7 @@ def test_less_evidence_leaves_out_what_its_sources_do_not_send(tmp_path, monkeyp
 
 
 @pytest.mark.heavy
-def test_a_replay_brings_every_record_once_in_the_order_of_time(night, tmp_path):
+def test_replay_copies_every_record_once_in_order_of_arrival(night, tmp_path):
     store, truth = night
     window = truth_window(truth)
     half_ms = (window.from_ms + window.to_ms) // 2
@@ -147,7 +147,7 @@ def explained():
 
 
 @pytest.mark.heavy
-def test_nights_are_explained(explained):
+def test_findings_of_simulated_nights_match_the_truth(explained):
     nights = [explained("overnight", seed)[1] for seed in (1, 2)]
     counts = {name: sum(row[name] for n in nights for row in n["causes"]) for name in ("planted", "found", "matched")}
     assert counts["matched"] >= 0.9 * max(counts["planted"], counts["found"]) > 0
@@ -160,7 +160,7 @@ def test_nights_are_explained(explained):
 
 
 @pytest.mark.heavy
-def test_on_quiet_nights_there_is_nothing_to_tell(explained):
+def test_quiet_nights_have_no_findings(explained):
     for seed in (1, 2):
         _, scored = explained("quiet", seed)
         assert scored["wrong"] == []
