@@ -1,4 +1,4 @@
-"""The table of benchmarks/detect.py: what counts as right, and what is written about it."""
+"""The table of benchmarks/detect.py: how findings are scored, and the report."""
 
 from __future__ import annotations
 

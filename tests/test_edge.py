@@ -1,4 +1,4 @@
-"""benchmarks/edge.py, small: a cluster over real sockets into a real server, and nothing of it is lost."""
+"""benchmarks/edge.py in small: a cluster over real sockets into a real server, without losses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def edge():
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(sys.platform != "linux", reason="exporters are told apart by addresses of 127.1.0.0/16")
+@pytest.mark.skipif(sys.platform != "linux", reason="exporters are distinguished by addresses in 127.1.0.0/16")
 def test_edge_cluster_records_are_stored_completely(edge, tmp_path):
     found = edge.run(edge.Size(64, gpus_a_pod=4), minutes=0.75, speed=30, alone_s=0.25, scratch=tmp_path)
     stored = found["stored"]

@@ -1,4 +1,4 @@
-"""The repository tests its own promises: what is listed is there, what is frozen stays, what must be light is light."""
+"""Promises of the repository: frozen names, light imports, and a small base install."""
 
 from __future__ import annotations
 

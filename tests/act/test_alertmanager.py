@@ -1,4 +1,4 @@
-"""Findings as alerts: to a real Alertmanager a finding is one alert, however often it is sent, until it is over."""
+"""Findings as alerts: in a real Alertmanager each finding is one alert until it is resolved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A finding opens once and closes once, under one name, however a moving window cuts it and its edges jitter."""
+"""Findings open once and close once under one ID, even if a moving window cuts them."""
 
 from __future__ import annotations
 
@@ -223,13 +223,13 @@ def test_finding_is_stored_at_its_start_and_end_with_its_total_cost(looked: dict
     for one in looked["written"]:
         lives[one.finding_id].append(one)
     hangs = {life[0].owner_uid: life for life in lives.values() if life[0].cause == "hang"}
-    assert sorted(map(len, hangs.values())) == [1, 3]  # one was over before somebody looked
+    assert sorted(map(len, hangs.values())) == [1, 3]  # one ended before the first look
     opened, over, summed_up = max(hangs.values(), key=len)
     assert (opened.over_ms, over.over_ms, summed_up.over_ms) == (None, over.time_ms, over.time_ms)
     assert opened.seen_ms == over.seen_ms == summed_up.seen_ms == opened.time_ms
     assert opened.from_ms == over.from_ms == summed_up.from_ms
     truth = {one["workload"]["uid"]: one["gpu_ms"] for one in clusters.found("hang", {"findings": looked["truth"]})}
-    for owner, life in hangs.items():  # all of it, although no window had more than an hour of it
+    for owner, life in hangs.items():  # the total cost, although each window had at most one hour
         assert abs(life[-1].gpu_ms - truth[owner]) < 0.05 * truth[owner]
     assert max(truth.values()) > 1.2 * over.gpu_ms
     assert all(len(life) <= 3 for life in lives.values())

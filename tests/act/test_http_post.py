@@ -1,4 +1,4 @@
-"""The one way out: bounded in time, whatever the receiver does."""
+"""HTTP posts: their time is limited, whatever the receiver does."""
 
 from __future__ import annotations
 

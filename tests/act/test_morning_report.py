@@ -1,4 +1,4 @@
-"""The morning report is due once a day, whatever the clocks do, and not when the night is long over."""
+"""The morning report is due once per day in every time zone, and never late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a finding: once when it opens and once when it is over, whatever fails and restarts in between."""
+"""The state of notifications: each finding is sent at its start and its end, through failures and restarts."""
 
 from __future__ import annotations
 

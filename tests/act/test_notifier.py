@@ -1,4 +1,4 @@
-"""What people are told: when something opens and when it is over, once, whatever the receiver does meanwhile."""
+"""Notifications: one at the start and one at the end of a finding, whatever the receiver does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def nothing(since: str, until: str) -> None:
 def run_notifier(
     settings: Settings, folder: Path, during: Callable[[Notifier, Wait], Awaitable[None]], *receivers: Receiver
 ) -> None:
-    """A notifier that runs, as long as something goes on."""
+    """Runs a notifier until `during` returns."""
 
     async def run() -> None:
         notifier = Notifier(settings, folder, nothing)

@@ -1,4 +1,4 @@
-"""A message in Slack's form: whatever somebody calls a job, it is text, and never longer than Slack takes."""
+"""Slack messages: names are escaped, and texts respect the limits of Slack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FOCUS: the rules of the specification, and the FinOps Foundation's own validator."""
+"""FOCUS: the rules of the specification, and the official validator of the FinOps Foundation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RENAMED = {
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real export: a month that has corrections of the one before, whose team pays for what nobody held."""
+    """A real export: a month with corrections of the previous one, whose team pays for unheld time."""
     folder = tmp_path_factory.mktemp("focus")
     october, november = (ms_of(day) for day in (date(2026, 10, 20), date(2026, 11, 3)))
     with Store(folder / "data", create=True) as store:

@@ -1,4 +1,4 @@
-"""The ledger as counters: every settled minute once, nothing falls, corrections beside."""
+"""The ledger as counters: each settled minute counts once, nothing falls, and corrections are separate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyrometer.account.build.ledger import build
 from pyrometer.account.query.sums import Sum
 from pyrometer.export.ledger_metrics import RETIRED_MS, SETTLED_MS, LedgerCollector, SeriesOwner
-from pyrometer.export.metrics_text import MAX_LABEL_CHARS, render_metrics
+from pyrometer.export.metrics_text import render_metrics
 from pyrometer.model.records import Event
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -27,7 +27,7 @@ from tests.support.effort import EFFORT
 
 
 def cluster(hours: int = 2, **more: int) -> list[Any]:
-    """Nodes that are there all the time, watched every minute."""
+    """Nodes that are present all the time, watched every minute."""
     beats = [Event(at(minute), "watched", cluster="test") for minute in range(hours * 60)]
     return [*clusters.cluster(hours=hours, **more), *beats]
 
@@ -213,7 +213,9 @@ def test_retired_workload_continues_its_counters() -> None:
     assert not ledger.amounts
     assert ledger.retired[owner]["train"].gpu_ms == MINUTE
     ledger.advance(busy.groups(), at(3) + RETIRED_MS)
-    assert ledger.amounts[owner, "train"].gpu_ms == MINUTE  # as before: a first value is no increase
+    assert (
+        ledger.amounts[owner, "train"].gpu_ms == MINUTE
+    )  # unchanged: a first value does not count
     ledger.advance([], at(3) + RETIRED_MS)
     assert ledger.amounts[owner, "train"].gpu_ms == 2 * MINUTE
 
@@ -226,7 +228,7 @@ def test_ended_workload_loses_its_series(tmp_path: Path) -> None:
         for minute in (15, 30, 60, 75, 135, 150, 285):
             ledger.count(store, account(store, START_MS + minute * MINUTE))
             names = {owner.workload for owner, _ in ledger.amounts}
-            assert ("ml/llama" in names) == (15 < minute <= 60 + 75)  # seen until 66, an hour more
+            assert ("ml/llama" in names) == (15 < minute <= 60 + 75)  # held until minute 66, plus one hour
         assert names == {""}
 
 
@@ -256,15 +258,6 @@ def test_hostile_names_do_not_break_the_text_format(tmp_path: Path) -> None:
         family.name: family for family in text_string_to_metric_families(render_metrics([ledger], "")[0].decode())
     }
     assert any(sample.labels["team"] == name for sample in families["pyrometer_gpu_seconds"].samples)
-
-
-def test_long_names_are_cut_and_stay_distinct() -> None:
-    ledger = LedgerCollector()
-    workload = {"kind": "Job", "namespace": "ml", "name": "x" * 5_000}
-    ledger.advance([Sum(("train", "t" * 2_000 + end, None, workload), MINUTE, 0, 0) for end in "ab"], at(1))
-    owners = {owner for owner, _ in ledger.amounts}
-    assert len(owners) == 2
-    assert max(len(value) for owner in owners for value in owner) == MAX_LABEL_CHARS
 
 
 def test_ledger_metrics_pass_promtool(store: Store) -> None:

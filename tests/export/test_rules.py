@@ -1,4 +1,4 @@
-"""The rules, by Prometheus' own tool: they are well-formed, and every alert fires when it should and only then."""
+"""The Prometheus rules, checked by promtool: they are well-formed, and alerts fire only on their conditions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyrometer.model.states import STATES
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
 RUN = 'run="r", experiment="e", team="t", instance="i"'
 OWNER = 'experiment="e", workload="ml/w", team="t", instance="i"'
-HOUR = 60  # samples, one a minute
+HOUR = 60  # samples, one per minute
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _promtool() -> None:
 
 
 def gpus(state: str, number: float) -> tuple[str, str]:
-    """So many GPUs in a state, from the first minute on."""
+    """A number of GPUs in a state, from the first minute on."""
     return f'pyrometer_gpu_seconds_total{{state="{state}", {OWNER}}}', f"0+{60 * number}x{2 * HOUR}"
 
 
@@ -34,7 +34,7 @@ def gauge(name: str, labels: str, value: float) -> tuple[str, str]:
 
 
 class Case(NamedTuple):
-    """What is wrong, in time series; and the same a little less, so that nobody has to be woken."""
+    """Time series that fire the alert, and slightly lower ones that do not."""
 
     wrong: list[tuple[str, str]]
     well: list[tuple[str, str]]
@@ -121,7 +121,7 @@ def test_alerts_fire_only_on_their_conditions(tmp_path: Path) -> None:
 
 
 def test_recording_rules_give_gpus_and_dollars(tmp_path: Path) -> None:
-    """Eight GPUs train and two hang, at three dollars an hour; a team's waste is a fifth."""
+    """Eight GPUs train and two hang at $3 per GPU-hour, so one fifth of the team's cost is waste."""
     families = [gauge("state_info", f'state="{state.name}", family="{state.family}"', 1) for state in STATES]
     dollars = (f'pyrometer_cost_usd_total{{state="hang", {OWNER}}}', f"0+0.1x{HOUR}")
     series = [*families, gpus("train", 8), gpus("hang", 2), dollars]

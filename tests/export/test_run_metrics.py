@@ -1,4 +1,4 @@
-"""Training runs as gauges: what is known of each, as long as it concerns anybody, and no more than so many series."""
+"""Training runs as gauges: the known values of each run, with a limited number of series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lives of workloads as metrics: where each stands, how long it took, and no more than so many series."""
+"""The lifecycle of workloads as metrics: phases and durations, with a limited number of series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One declaration gives the record, its Arrow schema and its DuckDB columns, and the three agree."""
+"""Columns: one declaration gives the record, its Arrow schema and its DuckDB columns."""
 
 from __future__ import annotations
 

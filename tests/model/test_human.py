@@ -1,4 +1,4 @@
-"""Numbers as people read them: a small amount is not zero, and every surface has one format."""
+"""Numbers in texts: small amounts are not zero, and every surface has one format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the integers: nothing is lost, nothing is negative, and every rounding adds up."""
+"""Integer units: nothing is lost, nothing is negative, and every rounding adds up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the drawings: they lose nothing, hide nothing, and stay well-formed whatever a name contains."""
+"""Charts: they lose nothing, hide nothing, and stay well-formed whatever a name contains."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def window_of(buckets: list[TimeBucket]) -> TimeAxis:
 
 
 def height_at(path: str, x: float) -> float:
-    """How high a path of steps stands at `x`, summed over its closed pieces."""
+    """The height of a step path at `x`, summed over its closed pieces."""
     height = 0.0
     for piece in filter(None, path.split("Z")):
         crossings, here_x, here_y = [], 0.0, 0.0

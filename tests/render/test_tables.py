@@ -1,4 +1,4 @@
-"""Tables on terminals: what has no room is left out in the order that was said, and nothing else is."""
+"""Tables in terminals: only optional columns are dropped, in their order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_table_drops_only_optional_columns_and_only_as_needed(widths, spare, roo
     def width(columns):
         return sum(widths[i] for i in columns) + GAP * (len(columns) - 1)
 
-    assert set(left_out) == set(spare[: len(left_out)])  # in the order that was said
+    assert set(left_out) == set(spare[: len(left_out)])  # in the given order
     assert width(shown) <= room or len(left_out) == len(spare)
     if left_out:
         last = COLUMNS.index(spare[len(left_out) - 1])

@@ -1,4 +1,4 @@
-"""The page as its reader and its attacker meet it."""
+"""The HTML report of `why`: its content for readers, and its safety against hostile names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks like trouble and is none: it changes a night, plants nothing, and leaves lives that hang together."""
+"""Benign patterns: each changes a night, plants nothing, and leaves consistent jobs."""
 
 from __future__ import annotations
 

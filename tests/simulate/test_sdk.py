@@ -1,4 +1,4 @@
-"""Simulated windows list the lengths of their steps, as real ones do."""
+"""Simulated telemetry of training processes: step lengths and complete columns."""
 
 from __future__ import annotations
 

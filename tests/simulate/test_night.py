@@ -1,4 +1,4 @@
-"""Simulated folders: what is stored, how it is accounted for, and how right the explanation is."""
+"""Simulated folders: stored records, their ledger, and the accuracy of findings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import pytest
 
 from pyrometer.account.build.ledger import build
 from pyrometer.account.checks.check_list import problems
-from pyrometer.account.query.time_range import TimeRange
 from pyrometer.answers.score import ledger_cells, score, truth_window
 from pyrometer.answers.why import why
 from pyrometer.model.settings import Settings
 from pyrometer.simulate.night import simulate
-from pyrometer.simulate.replay import replay
 from pyrometer.simulate.scenarios import SCENARIOS
 from pyrometer.store import Store
 
@@ -113,24 +111,6 @@ def test_less_evidence_omits_the_records_of_its_sources(tmp_path, monkeypatch, s
     assert scored["state_error"] < 0.02
     if scenario == "kube_only":
         assert shown <= {"unobserved", "startup", "gang_wait", "free", "unhealthy"}
-
-
-@pytest.mark.heavy
-def test_replay_copies_every_record_once_in_order_of_arrival(night, tmp_path):
-    store, truth = night
-    window = truth_window(truth)
-    half_ms = (window.from_ms + window.to_ms) // 2
-    with Store(tmp_path / "live", create=True) as live:
-        replay(store, live, window.from_ms - 10**12, half_ms)
-        live.expose_all(["gpu_sample", "step_window", "event"])
-        for kind, arrival in (("gpu_sample", "time_ms"), ("step_window", "to_ms"), ("event", "time_ms")):
-            assert live.connection.execute(f"SELECT max({arrival}) FROM {kind}").fetchone()[0] <= half_ms
-        build(live, Settings(), now_ms=half_ms)
-        replay(store, live, half_ms, window.to_ms + 10**9)
-        build(live, Settings(), now_ms=window.to_ms)
-        answers = [why(each, TimeRange(*window), Settings(), zone=UTC) for each in (store, live)]
-    assert answers[0]["states"] == answers[1]["states"]
-    assert answers[0]["findings"] == answers[1]["findings"]
 
 
 # -- how right it is --------------------------------------------------------------------------------------------------

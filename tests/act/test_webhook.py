@@ -1,4 +1,4 @@
-"""A server as it runs: what hangs is told once, through a restart, and the address of the webhook to nobody."""
+"""The webhook: a server sends each finding once, and its address stays secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.webhook_receiver import SECRET, receiving
 
 
 def until_shown(client: httpx.Client, metric: str) -> None:
-    """Waits for what another process does beside answering."""
+    """Waits for background work of the server."""
     for _ in range(300):
         if metric in client.get("/metrics").text:
             return
