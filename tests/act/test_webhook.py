@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
+from pyrometer.act.notification_texts import Message
+from pyrometer.act.webhook import Webhook
+from pyrometer.model.settings import SettingError, Settings
 from pyrometer.store import Store
 from tests.support import clusters
 from tests.support.server_process import serving
@@ -53,3 +57,30 @@ def test_server_sends_each_finding_once_and_keeps_the_webhook_secret(tmp_path: P
     assert f"#finding-{finding['id']}" in json.dumps(receiver.bodies)
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "url"]
     assert [path for path in left if SECRET.encode() in path.read_bytes()] == []
+
+
+def settings(path: Path, form: str = "slack") -> Settings:
+    return Settings()._replace(webhook_url_file=str(path), webhook_form=form)
+
+
+def test_webhook_without_an_address_file_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(SettingError):
+        Webhook(settings(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize(("form", "key"), [("slack", "text"), ("json", "kind")])
+def test_webhook_sends_the_configured_format(tmp_path: Path, form: str, key: str) -> None:
+    with receiving() as receiver:
+        (tmp_path / "url").write_text(receiver.url)
+        outcome = asyncio.run(Webhook(settings(tmp_path / "url", form)).send_patiently(Message("opened", "hello")))
+    assert outcome.sent
+    assert key in receiver.bodies[0]
+
+
+def test_webhook_reads_its_address_again_for_each_message(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("https://127.0.0.1:9/old")
+    webhook = Webhook(settings(tmp_path / "url"))
+    (tmp_path / "url").unlink()
+    outcome = asyncio.run(webhook.send(Message("opened", "hello")))
+    assert not outcome.sent
+    assert "127.0.0.1" not in str(outcome)

@@ -213,9 +213,7 @@ def test_retired_workload_continues_its_counters() -> None:
     assert not ledger.amounts
     assert ledger.retired[owner]["train"].gpu_ms == MINUTE
     ledger.advance(busy.groups(), at(3) + RETIRED_MS)
-    assert (
-        ledger.amounts[owner, "train"].gpu_ms == MINUTE
-    )  # unchanged: a first value does not count
+    assert ledger.amounts[owner, "train"].gpu_ms == MINUTE  # unchanged: a first value does not count
     ledger.advance([], at(3) + RETIRED_MS)
     assert ledger.amounts[owner, "train"].gpu_ms == 2 * MINUTE
 
