@@ -31,7 +31,7 @@ def blocks_of(name: str) -> list[str]:
 
 
 def locked_in(name: str) -> dict[str, list[Version]]:
-    """The versions of each package; several where they depend on the Python version."""
+    """The versions of each package; several if they depend on the Python version."""
     versions: dict[str, list[Version]] = {}
     for block in blocks_of(name):
         requirement = Requirement(block.split("\\")[0])

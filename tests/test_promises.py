@@ -205,7 +205,7 @@ CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM = (
 
 
 def parameters_of(name: str) -> list[click.Parameter] | list[argparse.Action]:
-    """What a command takes. One that works with the base install has no click."""
+    """The options of a command. Commands of the base install do not use click."""
     module = importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[name].module}")
     if COMMANDS[name].extra:
         return module.command.params
@@ -450,7 +450,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def base_install(wheel, tmp_path_factory) -> Path:
-    """The `bin` of an environment that has the wheel and nothing else; no network is used."""
+    """The `bin` of an environment with the wheel only, installed without a network."""
     folder = tmp_path_factory.mktemp("base")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"

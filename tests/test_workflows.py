@@ -23,7 +23,7 @@ MAY_WRITE = {
 
 
 def jobs() -> dict[str, dict]:
-    """Every job, by the names of its workflow and its own."""
+    """Every job by the name of its workflow and its own name."""
     return {
         f"{path.stem}.{name}": job
         for path in WORKFLOWS

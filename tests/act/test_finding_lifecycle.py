@@ -34,7 +34,7 @@ WINDOW_MS = 60 * MINUTE
 
 
 class Episode(NamedTuple):
-    """What really happened."""
+    """A true waste episode."""
 
     cause: str
     owner: str | None
@@ -45,7 +45,7 @@ class Episode(NamedTuple):
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Episode]:
-    """What befell some owners: episodes that are further apart than one finding may be from itself."""
+    """Episodes of some owners, separated by more than the gap that one finding may have."""
     found = []
     for owner in ("llama", "ranker", None):
         node = draw(st.sampled_from(("n0", None))) if owner else "n1"
@@ -59,7 +59,7 @@ def histories(draw: st.DrawFn) -> list[Episode]:
 
 @st.composite
 def proposed(draw: st.DrawFn, episodes: list[Episode], end_ms: int, missing: set[int]) -> dict[int, Proposal]:
-    """What detectors propose when the ledger reaches to a time: clipped to the window, its edges not quite certain."""
+    """The proposals of detectors at a time, clipped to the window, with uncertain edges."""
     from_ms, seen = end_ms - WINDOW_MS, {}
     for number, one in enumerate(episodes):
         begin, over = max(one.from_ms, from_ms), min(one.to_ms, end_ms)
@@ -178,7 +178,7 @@ MOMENTS = 5
 
 @pytest.fixture(scope="module")
 def looked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a server finds in a simulated night as it happens, through a window of an hour, starting again each time."""
+    """The findings of a server during a simulated night, with a window of one hour and a restart each time."""
     folder: Path = tmp_path_factory.mktemp("night")
     results: dict[str, Any] = {"answers": []}
 

@@ -18,7 +18,7 @@ from tests.support.run_summaries import FINDING, shown
 
 
 class RecordingAnswers:
-    """A server's answers."""
+    """Answers of a server that records the questions."""
 
     def __init__(self) -> None:
         self.questions: list[str] = []
@@ -50,7 +50,7 @@ def test_unavailable_tracker_costs_one_question_and_is_tried_again():
 
 
 class Deleted(BaseHTTPRequestHandler):
-    """What MLflow answers of runs, of which `gone` was deleted: it may be read, and takes nothing."""
+    """MLflow with a deleted run `gone`, which can be read but not written."""
 
     stamped: ClassVar[list[str]] = []
 

@@ -125,7 +125,7 @@ def test_focus_rules_find_a_row_that_breaks_them(exported: Path, column: str, va
 
 
 def validated(path: Path) -> set[str]:
-    """The rules that the FinOps Foundation's validator says are broken."""
+    """The rules that the validator of the FinOps Foundation reports as broken."""
     site = next(VALIDATOR.glob("lib/python*/site-packages"))  # it reads a list of currencies relative to this
     done = subprocess.run(
         [VALIDATOR / "bin" / "focus-validator", "--data-file", path, "--validate-version", "1.0"],

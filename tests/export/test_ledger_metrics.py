@@ -46,7 +46,7 @@ def account(store: Store, now_ms: int) -> int:
 
 
 def counted(ledger: LedgerCollector) -> Counter[str]:
-    """Milliseconds by state, as a scraper would add them up."""
+    """Milliseconds by state, summed over series."""
     found: Counter[str] = Counter()
     for (_, state), amount in ledger.amounts.items():
         found[state] += amount.gpu_ms
@@ -127,8 +127,8 @@ def test_workloads_beyond_the_limit_are_other_and_the_sum_is_complete(tmp_path: 
         assert sum(counted(ledger).values()) == at(91) - at(13)
 
 
-class Worked(NamedTuple):
-    """A while, and who held GPUs in it: workloads of two teams, by number."""
+class HeldRange(NamedTuple):
+    """A time range and the workloads of two teams that held GPUs in it, by number."""
 
     minutes: int
     owners: tuple[tuple[int, str], ...]
@@ -143,7 +143,7 @@ class Worked(NamedTuple):
 
 
 worked = st.builds(
-    Worked,
+    HeldRange,
     st.sampled_from((1, 10, 45, 90)),
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from(("train", "hang"))), max_size=6, unique=True).map(tuple),
     st.sampled_from((False, False, False, True)),
@@ -151,7 +151,7 @@ worked = st.builds(
 
 
 class Scraper:
-    """What Prometheus sees: each counter's newest value, and the increase between scrapes that both had it."""
+    """Prometheus: the newest value of each counter, and its increase between two scrapes that include it."""
 
     def __init__(self) -> None:
         self.last: dict[tuple[str, ...], float] = {}
@@ -176,7 +176,7 @@ class Scraper:
 @given(history=st.lists(worked, max_size=25), most=st.integers(1, 4), most_teams=st.integers(0, 2))
 @pytest.mark.heavy
 def test_counters_never_fall_or_lose_time_when_workloads_come_and_go(
-    history: list[Worked], most: int, most_teams: int
+    history: list[HeldRange], most: int, most_teams: int
 ) -> None:
     ledger, scraper, whole_ms = LedgerCollector(max_workloads=most, max_teams=most_teams), Scraper(), 0
     before_ms = 0  # what was counted by processes that are gone
@@ -205,7 +205,7 @@ def test_counters_never_fall_or_lose_time_when_workloads_come_and_go(
 def test_retired_workload_continues_its_counters() -> None:
     ledger = LedgerCollector()
     ledger.through_ms = START_MS
-    busy, idle = Worked(1, ((1, "train"),)), Worked(1, ())
+    busy, idle = HeldRange(1, ((1, "train"),)), HeldRange(1, ())
     ledger.advance(busy.groups(), at(1))
     ledger.advance(idle.groups(), at(1))
     ledger.advance(idle.groups(), at(2) + RETIRED_MS)

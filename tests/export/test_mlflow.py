@@ -11,7 +11,7 @@ from tests.support.run_summaries import FINDING, shown
 
 
 def run(run_summary: RunSummary | None = None) -> FoundRun:
-    """A run in MLflow, stamped before or not."""
+    """A run in MLflow, with or without an earlier summary."""
     tracked = TrackedRun("mlflow", "abc", "carp", None, at(0), None, None)
     points = new_metrics(run_summary, FoundRun(tracked, {}, {})) if run_summary else []
     last = {}

@@ -66,7 +66,7 @@ def test_metric_bodies_have_the_names_and_values_of_the_metrics_page(most, monke
 
 
 def spans_of(rank: int, step: int, begin_ms: int, lasts_ms: int = 40) -> list[Span]:
-    """A step of a rank with two phases; the first begins in the same millisecond."""
+    """A step of a rank with two phases. The first phase starts in the same millisecond."""
 
     def one(number: int, name: str, start_ms: int, ms: int, parent: str | None) -> Span:
         return Span(
@@ -94,7 +94,7 @@ def spans_of(rank: int, step: int, begin_ms: int, lasts_ms: int = 40) -> list[Sp
 
 
 def pushed(store: Store, marks: PushMarks, now_ms: int) -> tuple[list[str], PushMarks]:
-    """What one round pushes, and the marks after it; as they come back from the store."""
+    """The spans that one round pushes, and the marks that the store returns after it."""
     ids = []
     marks = marks.advanced(now_ms)
     for one in step_bodies(store, marks, now_ms):
@@ -116,7 +116,7 @@ def pushed(store: Store, marks: PushMarks, now_ms: int) -> tuple[list[str], Push
     body=st.sampled_from([1, 5, 2_000]),
 )
 def test_each_span_is_pushed_once_even_from_late_ranks(tmp_path_factory, rounds, most, body):
-    """Ranks send their steps in order, each when it comes to it: one may be far behind the others."""
+    """Each rank sends its steps in order. One rank may be far behind the others."""
     with pytest.MonkeyPatch.context() as patch, Store(tmp_path_factory.mktemp("s"), create=True) as store:
         patch.setattr(otlp_push, "MAX_ROUND_SPANS", most)
         patch.setattr(otlp_push, "MAX_BODY_SPANS", body)

@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Shown:
-    """What a scraper sees, as the books are kept."""
+    """The values that a scraper sees as time passes."""
 
     def __init__(self, store: Store, **more: int) -> None:
         self.store, self.runs = store, RunCollector(**more)
@@ -186,7 +186,7 @@ def test_run_has_a_limited_number_of_metrics_goals_first(store: Store) -> None:
 
 
 def test_only_recent_records_are_read(store: Store) -> None:
-    """Partitions of measurements that are over are not touched: their files may be anything."""
+    """Old partitions of measurements are not read, so their files may contain anything."""
     store.append([event("watched", 200, 0)])
     store.append(all_ranks(200, 210, **SPEED))
     store.append([metric("loss", 205, 1.5)])

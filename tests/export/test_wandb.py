@@ -28,7 +28,7 @@ def test_wandb_summary_has_tags_metrics_and_totals():
 
 
 class Wandb(BaseHTTPRequestHandler):
-    """What W&B's server would answer to its client, for one run."""
+    """The answers of the W&B server to its client, for one run."""
 
     summary: ClassVar[dict[str, Any]] = {"loss": 0.5}
     changes: ClassVar[list[str]] = []

@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Shown:
-    """What a scraper sees, as the books are kept."""
+    """The values that a scraper sees as time passes."""
 
     def __init__(self, store: Store, **more: int) -> None:
         self.store, self.workloads, self.progress = store, WorkloadCollector(**more), Progress()

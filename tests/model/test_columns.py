@@ -30,7 +30,7 @@ every_kind = pytest.mark.parametrize("kind", sorted(SCHEMAS))
 
 @pytest.fixture
 def nothing_declared(monkeypatch):
-    """What a test declares is gone after it."""
+    """Removes the declarations of a test after it."""
     monkeypatch.setattr(columns, "SCHEMAS", {})
     monkeypatch.setattr(columns, "_SCHEMA_OF", {})
 

@@ -20,7 +20,7 @@ HOSTILE_ATTRIBUTE = "\" onload=alert(1) x=' onerror=alert(1) "
 
 
 class Reader(HTMLParser):
-    """What a browser would make of the page: elements, their attributes, and the text between them."""
+    """A parsed page: elements, attributes, and text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ every_answer = pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.k
 
 
 def plant(value, poison: str):
-    """The answer with every text poisoned but those that the accounting itself makes (times, families)."""
+    """The answer with a hostile suffix in every text that does not come from accounting (times, families)."""
     if isinstance(value, dict):
         kept = ("from", "to", "family")
         return {key: child if key in kept else plant(child, poison) for key, child in value.items()}
@@ -164,7 +164,7 @@ def test_headline_shows_total_cost_and_waste():
 
 
 def test_report_amounts_have_the_common_format():
-    """Each is rounded by itself, like in the terminal and on the page: one amount never has two values."""
+    """Each amount is rounded alone, as in the terminal and on the page, so that it never has two values."""
     answer = why()
     page = render_html(answer)
     total, states = answer["total"], answer["states"]
@@ -308,7 +308,7 @@ def test_missing_evidence_is_shown_with_advice():
 
 
 def colors(dark: bool) -> dict[str, str]:
-    """CSS class or variable → its color, in light or in dark."""
+    """The color of each CSS class or variable, in the light or dark scheme."""
     css = files("pyrometer.render").joinpath("colors.css").read_text(encoding="utf-8")
     both = r"light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)"
     found = {name: pair[dark] for name, *pair in re.findall(rf"(--[a-z]+): {both};", css)}

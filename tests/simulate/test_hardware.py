@@ -16,7 +16,7 @@ from pyrometer.simulate.hardware import H200, SIGNATURES
     [("free", "free"), ("train", "train"), ("idle_held", "idle"), ("evaluate", "evaluate"), ("diverged", "nan")],
 )
 def test_simulated_telemetry_resembles_the_recorded_gpu(h200, state: str, looks: str) -> None:
-    """Signatures are those of the H200 that was recorded doing each of these things."""
+    """Signatures match an H200 that was recorded in each of these states."""
     intervals = json.loads((h200 / "a-truth.json").read_text())["intervals"]
     spans = [(i["start"] + 4, i["end"] - 1) for i in intervals if i["state"] == state]
     with (h200 / "a-gpu.csv").open() as lines:

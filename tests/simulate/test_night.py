@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory):
-    """One night of a small cluster, accounted for."""
+    """A night of a small cluster with its ledger."""
     with Store(tmp_path_factory.mktemp("night") / "data", create=True) as store:
         truth = simulate(store, "hang", seed=4, hours=4)
         build(store, Settings(), now_ms=truth_window(truth).to_ms)
@@ -118,7 +118,7 @@ def test_less_evidence_omits_the_records_of_its_sources(tmp_path, monkeypatch, s
 
 @pytest.fixture(scope="module")
 def explained():
-    """benchmarks/detect.py looks at many nights; here are a few."""
+    """The evaluation of benchmarks/detect.py, which covers more nights."""
     sys.path.insert(0, str(REPOSITORY / "benchmarks"))
     try:
         yield importlib.import_module("detect_simulated").explained

@@ -18,7 +18,7 @@ from pyrometer.store import Store
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory):
-    """One night of a small cluster, accounted for."""
+    """A night of a small cluster with its ledger."""
     with Store(tmp_path_factory.mktemp("night") / "data", create=True) as store:
         truth = simulate(store, "hang", seed=4, hours=4)
         build(store, Settings(), now_ms=truth_window(truth).to_ms)

@@ -16,7 +16,7 @@ SEEDS = range(1, 13)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_truth_books_every_millisecond_of_every_slot_once(seed: int) -> None:
-    """The truth keeps the law that it is used to judge: each hour holds capacity times its length, not more or less."""
+    """Each hour adds up to the capacity times its length."""
     night = SCENARIOS["overnight" if seed % 3 else "quiet"].make(seed, 80 if seed % 2 else None, 5)
     meter = Meter(night)
     for _ in meter.hours():
@@ -34,7 +34,7 @@ def test_truth_books_every_millisecond_of_every_slot_once(seed: int) -> None:
 
 
 def test_planted_findings_claim_the_time_that_was_spent() -> None:
-    """Claims of whole states, against the same time taken from the plan."""
+    """Compares claims of whole states with the planned time."""
     for cause, state in (
         ("hang", "hang"),
         ("stranded", "free"),

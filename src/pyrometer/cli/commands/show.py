@@ -133,7 +133,7 @@ def _phases(answer: dict[str, Any], style: Style) -> Iterator[str]:
     for name in (phase for phase in (*PHASES, "other") if phase in shares):
         share, kind = shares[name], KINDS["sync" if name == "comm" else name]
         columns = round((done + share) * PHASE_BAR) - round(done * PHASE_BAR)
-        bar += style(kind.letter * columns, fg="black", bg=kind.colour) if columns else ""
+        bar += style(kind.letter * columns, fg="black", bg=kind.color) if columns else ""
         done += share
         words.append(f"{kind.name} {_percent(share)}")
     yield bar
