@@ -15,7 +15,7 @@ def test_with_values_replaces_only_given_settings():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"colour": 1}, "pyrometer.yaml: there is no setting 'colour'."),
+        ({"colr": 1}, "pyrometer.yaml: there is no setting 'colr'."),
         ({"pue": "warm"}, "setting 'pue' has value 'warm'. Not a number"),
         ({"pue": True}, "Not a number"),
         ({"pue": 0.5}, "It must be at least 1.0"),

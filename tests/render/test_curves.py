@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.render.curves import FINE, HEIGHT, PLAIN, Axis, Curve, draw, look_for, round_axis
+from pyrometer.render.curves import ASCII, BRAILLE, HEIGHT, Axis, Curve, draw, glyphs_for, round_axis
 from pyrometer.render.why_text import plain
 
 number = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-6)
@@ -32,15 +32,17 @@ def test_axis_covers_its_values_with_distinct_round_ticks(a, b, most):
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(-5, 5)), min_size=1, max_size=30), st.integers(60, 200))
 def test_curves_fit_the_terminal_width(points, width):
     x, y = round_axis(0, 10, 5, written), round_axis(-2, 2, 5, written)
-    for look in (FINE, PLAIN):
-        lines = list(draw([Curve(points, "a", points[-1])], x, y, width=width, look=look, style=plain, line=(1, "one")))
+    for glyphs in (BRAILLE, ASCII):
+        lines = list(
+            draw([Curve(points, "a", points[-1])], x, y, width=width, glyphs=glyphs, style=plain, line=(1, "one"))
+        )
         assert len(lines) == HEIGHT + 2
         assert max(map(len, lines)) <= width
 
 
 def test_falling_curve_in_ascii():
     x, y = Axis(0, 10, 5, "{:g}".format), Axis(0, 2, 1, "{:g}".format)
-    lines = list(draw([Curve([(0, 2), (10, 0)], "A", (10, 0))], x, y, width=30, look=PLAIN, style=plain))
+    lines = list(draw([Curve([(0, 2), (10, 0)], "A", (10, 0))], x, y, width=30, glyphs=ASCII, style=plain))
     assert lines[0].startswith(" 2+.")
     assert lines[HEIGHT - 1].endswith("A")
     assert lines[-2].count("+") == 4  # the corner and three marks
@@ -48,6 +50,8 @@ def test_falling_curve_in_ascii():
     assert all(line.isascii() for line in lines)
 
 
-@pytest.mark.parametrize(("encoding", "look"), [("utf-8", FINE), ("ascii", PLAIN), ("latin-1", PLAIN), (None, PLAIN)])
-def test_curves_skip_values_that_cannot_be_drawn(encoding, look):
-    assert look_for(encoding) == look
+@pytest.mark.parametrize(
+    ("encoding", "glyphs"), [("utf-8", BRAILLE), ("ascii", ASCII), ("latin-1", ASCII), (None, ASCII)]
+)
+def test_glyphs_follow_the_encoding_of_the_terminal(encoding, glyphs):
+    assert glyphs_for(encoding) == glyphs

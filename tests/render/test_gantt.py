@@ -1,4 +1,4 @@
-"""Bars on a time axis: every column shows the kind that covers most of it, within the width."""
+"""Bars on a time axis: every column shows its longest kind, within the width."""
 
 from __future__ import annotations
 

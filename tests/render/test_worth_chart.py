@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyrometer.render.curves import FINE, PLAIN
+from pyrometer.render.curves import ASCII, BRAILLE
 from pyrometer.render.why_text import plain
 from pyrometer.render.worth_chart import MAX_NAMED, chart_lines
 
@@ -26,9 +26,9 @@ def run(name, values, *, pareto=False, usd=1.0):
     }
 
 
-def charted(runs, *, by="dollars", look=FINE, goal="min", width=80):
+def charted(runs, *, by="dollars", glyphs=BRAILLE, goal="min", width=80):
     answer = {"experiment": "e", "metric": "loss", "goal": goal, "target": None, "runs": runs}
-    return list(chart_lines(answer, by, width=width, look=look, style=plain))
+    return list(chart_lines(answer, by, width=width, glyphs=glyphs, style=plain))
 
 
 def test_pareto_runs_have_a_star_and_a_capital_letter():
@@ -47,7 +47,7 @@ def test_early_outliers_do_not_compress_the_axis():
 
 def test_only_some_of_many_runs_have_letters():
     runs = [run(f"run-{n}", [9.0, 5.0 + n / 10, 8.0], pareto=n == 39) for n in range(40)]
-    lines = charted(runs, look=PLAIN)
+    lines = charted(runs, glyphs=ASCII)
     legend = [line for line in lines if "run-" in line]
     assert len(legend) == MAX_NAMED
     assert legend[-1].split()[:3] == ["L", "*", "run-39"]

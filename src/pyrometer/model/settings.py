@@ -207,8 +207,8 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
                 f"{origin}: there is no setting {reprlib.repr(name)}. Known: {', '.join(Settings._fields)}."
             )
         problem = f"{origin}: setting {name!r} has value {reprlib.repr(value)}."
-        most = MAX_SMALL_NUMBER if name.endswith(("_ms", "_usd_micro")) else MAX_NUMBER
-        fits, what, converted = _fitting(type(Settings._field_defaults[name]), value, most)
+        max_value = MAX_SMALL_NUMBER if name.endswith(("_ms", "_usd_micro")) else MAX_NUMBER
+        fits, what, converted = _fitting(type(Settings._field_defaults[name]), value, max_value)
         if not fits:
             raise SettingError(f"{problem} Not {what}.")
         if name in CHOICES and converted not in CHOICES[name]:
@@ -221,7 +221,7 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
     return settings._replace(**changes)  # type: ignore[arg-type]
 
 
-def _fitting(kind: type, value: object, most: int) -> tuple[bool, str, object]:
+def _fitting(kind: type, value: object, max_value: int) -> tuple[bool, str, object]:
     """Whether a value from YAML or a variable has a setting's type, the name of that type, and the converted value."""
     if kind is str:
         return isinstance(value, str), "a text: put it in quotes", value  # YAML parses 10:30 as a number
@@ -233,7 +233,7 @@ def _fitting(kind: type, value: object, most: int) -> tuple[bool, str, object]:
         number = _number(value)
         return number is not None, f"a number from 0 to {MAX_NUMBER:,}", number
     count = _count(value)
-    return 0 <= count <= most, f"a whole number from 0 to {most:,}", count
+    return 0 <= count <= max_value, f"a whole number from 0 to {max_value:,}", count
 
 
 def _number(value: object) -> float | None:

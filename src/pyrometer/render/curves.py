@@ -9,15 +9,15 @@ from typing import NamedTuple
 from pyrometer.render.why_text import Style
 
 HEIGHT = 18
-COLUMNS_A_TICK = 12
-ROWS_A_TICK = 3
+COLUMNS_PER_TICK = 12
+ROWS_PER_TICK = 3
 DOTS_X, DOTS_Y = 2, 4  # of a character
 _BRAILLE = 0x2800
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column of a character
 COLORS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
-class Look(NamedTuple):
+class Glyphs(NamedTuple):
     """The characters of a chart."""
 
     tick: str
@@ -30,8 +30,8 @@ class Look(NamedTuple):
     is_braille: bool
 
 
-FINE = Look("┤", "│", "└", "┬", "─", "╌", "★", True)
-PLAIN = Look("+", "|", "+", "+", "-", "-", "*", False)
+BRAILLE = Glyphs("┤", "│", "└", "┬", "─", "╌", "★", True)
+ASCII = Glyphs("+", "|", "+", "+", "-", "-", "*", False)
 
 
 class Curve(NamedTuple):
@@ -57,21 +57,21 @@ class Axis(NamedTuple):
         return (self.low + number * self.every for number in range(count + 1))
 
 
-def look_for(encoding: str | None) -> Look:
+def glyphs_for(encoding: str | None) -> Glyphs:
     """The characters that a stream with this encoding can show."""
     try:
-        "".join([*FINE[:-1], chr(_BRAILLE + 0xFF), "…"]).encode(encoding or "ascii")
+        "".join([*BRAILLE[:-1], chr(_BRAILLE + 0xFF), "…"]).encode(encoding or "ascii")
     except (UnicodeError, LookupError):
-        return PLAIN
-    return FINE
+        return ASCII
+    return BRAILLE
 
 
-def round_axis(low: float, high: float, most: int, written: Callable[[float, int], str]) -> Axis:
+def round_axis(low: float, high: float, max_ticks: int, written: Callable[[float, int], str]) -> Axis:
     """The shortest axis with round marks, about as many as fit. `written` receives the decimals that tell two marks
     apart."""
-    least = 1e-9 * max(abs(low), abs(high))  # closer values count as equal: marks between them would look the same
-    span = high - low if high - low > least else abs(high) or 1.0
-    rough = span / max(1, most)
+    tolerance = 1e-9 * max(abs(low), abs(high))  # closer values count as equal: marks between them would look the same
+    span = high - low if high - low > tolerance else abs(high) or 1.0
+    rough = span / max(1, max_ticks)
     power = 10.0 ** math.floor(math.log10(rough))
     every = next(base * power for base in (1, 2, 5, 10) if base * power >= rough * (1 - 1e-9))
     decimals = max(0, -math.floor(math.log10(every) + 1e-9))
@@ -85,7 +85,7 @@ def draw(
     y: Axis,
     *,
     width: int,
-    look: Look,
+    glyphs: Glyphs,
     style: Style,
     line: tuple[float, str] | None = None,
 ) -> Iterator[str]:
@@ -100,10 +100,10 @@ def draw(
         picture.name(curve)
     across = None if line is None else picture.row(line[0])
     for row in range(HEIGHT):
-        cells = (picture.cell(row, column, look, style, row == across) for column in range(columns))
+        cells = (picture.cell(row, column, glyphs, style, row == across) for column in range(columns))
         label = labels.get(row, "")
-        yield f"{label.rjust(left)}{look.tick if label else look.left}{''.join(cells)}".rstrip()
-    yield from _bottom(x, columns, left, look)
+        yield f"{label.rjust(left)}{glyphs.tick if label else glyphs.left}{''.join(cells)}".rstrip()
+    yield from _bottom(x, columns, left, glyphs)
 
 
 def _labels(y: Axis, line: tuple[float, str] | None) -> dict[int, str]:
@@ -116,16 +116,16 @@ def _row(value: float, y: Axis) -> int:
     return min(HEIGHT - 1, max(0, round((y.high - value) / (y.high - y.low) * (HEIGHT - 1))))
 
 
-def _bottom(x: Axis, columns: int, left: int, look: Look) -> Iterator[str]:
-    rule, texts = [look.bottom] * columns, ""
+def _bottom(x: Axis, columns: int, left: int, glyphs: Glyphs) -> Iterator[str]:
+    rule, texts = [glyphs.bottom] * columns, ""
     for value in x.marks():
         column = round((value - x.low) / (x.high - x.low) * (columns - 1))
-        rule[column] = look.mark
+        rule[column] = glyphs.mark
         text = x.written(value)
         begin = max(0, left + 1 + column - len(text) // 2)
         if begin > len(texts) or not texts:
             texts = texts.ljust(begin) + text
-    yield " " * left + look.corner + "".join(rule)
+    yield " " * left + glyphs.corner + "".join(rule)
     yield texts
 
 
@@ -160,15 +160,15 @@ class _Picture:
                 self.letters[row, place] = curve
                 return
 
-    def cell(self, row: int, column: int, look: Look, style: Style, is_line: bool) -> str:
+    def cell(self, row: int, column: int, glyphs: Glyphs, style: Style, is_line: bool) -> str:
         named = self.letters.get((row, column))
         if named is not None:
             return style(named.letter, fg=self.colors.get((row, column)), bold=named.bold)
         dots = self.dots[row][column]
         if not dots:
-            return style(look.line, dim=True) if is_line else " "
+            return style(glyphs.line, dim=True) if is_line else " "
         upper, lower = bool(dots & 0x1B), bool(dots & 0xE4)
-        shown = chr(_BRAILLE + dots) if look.is_braille else ":" if upper and lower else "'" if upper else "."
+        shown = chr(_BRAILLE + dots) if glyphs.is_braille else ":" if upper and lower else "'" if upper else "."
         return style(shown, fg=self.colors[row, column])
 
     def _dot(self, point: tuple[float, float]) -> tuple[float, float]:

@@ -211,10 +211,10 @@ def assign_lanes(spans: Sequence[FindingSpan], window: TimeAxis, max_lanes: int 
     return lanes
 
 
-def time_ticks(window: TimeAxis, clock: Clock, most: int = MAX_TICKS) -> list[tuple[int, str]]:
+def time_ticks(window: TimeAxis, clock: Clock, max_ticks: int = MAX_TICKS) -> list[tuple[int, str]]:
     """Round local times within the time range: the hour, or the date at midnight."""
-    min_value = timedelta(milliseconds=window.to_ms - window.from_ms) / most
-    step = next((step for step in TICK_STEPS if step >= min_value), TICK_STEPS[-1])
+    min_step = timedelta(milliseconds=window.to_ms - window.from_ms) / max_ticks
+    step = next((step for step in TICK_STEPS if step >= min_step), TICK_STEPS[-1])
     wall = clock.local(window.from_ms).replace(hour=0, minute=0, second=0, microsecond=0)
     ticks = []
     while (time_ms := round(wall.timestamp() * MS_PER_SECOND)) <= window.to_ms:

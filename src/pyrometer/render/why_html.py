@@ -203,11 +203,11 @@ def _where_it_went(page: ReportContext) -> str:
         f"<small>{escaped(percent(amount, whole))} · {FAMILY_MEANING[family]}</small></dd></div>"
         for family, amount in families.items()
     )
-    most = max(page.states, default=0)
+    largest = max(page.states, default=0)
     rows = [
         f'<th scope="row">{state_label(row["state"])}</th>'
         + text_cell(STATE[row["state"]].meaning if row["state"] in STATE else "", "meaning")
-        + chart_cell([BarPart(svg.state_class(row["state"]), amount, "")], most, state_title(row["state"]))
+        + chart_cell([BarPart(svg.state_class(row["state"]), amount, "")], largest, state_title(row["state"]))
         + amount_cells(page, row, amount)
         + text_cell("–" if row[measure.key] is None else percent(amount, whole))
         for row, amount in zip(page.answer["states"], page.states, strict=True)
@@ -266,8 +266,8 @@ def _findings(page: ReportContext) -> str:
             '<section><h2>Findings</h2><p class="lede">No waste with an identifiable cause. The '
             "remaining waste is too small or too scattered, or needs more evidence.</p></section>"
         )
-    most = max(page.measure.amounts(findings))
-    cards = "".join(_card(page, number, finding, most) for number, finding in enumerate(findings, start=1))
+    largest = max(page.measure.amounts(findings))
+    cards = "".join(_card(page, number, finding, largest) for number, finding in enumerate(findings, start=1))
     order = "dollars" if page.measure.is_money else "GPU-hours"
     heading = f"<h2>Findings <small>by {order}, largest first</small></h2>"
     saved = page.answer["saved_if_caught"]["sentence"]
@@ -288,7 +288,7 @@ def _unexplained(page: ReportContext) -> str:
     return f'<p class="note">{escaped(page.measure.text(rest))} of the waste is unexplained: {largest}.</p>'
 
 
-def _card(page: ReportContext, number: int, finding: dict[str, Any], most: int) -> str:
+def _card(page: ReportContext, number: int, finding: dict[str, Any], largest: int) -> str:
     """One finding under a bar of its size. Cards far down the list are collapsed."""
     amount = finding[page.measure.key] or 0
     css_class = svg.cause_class(finding["cause"])
@@ -303,7 +303,7 @@ def _card(page: ReportContext, number: int, finding: dict[str, Any], most: int) 
     )
     evidence = "".join(f"<li>{foreign_text(sentence)}</li>" for sentence in finding["evidence"])
     body = (
-        stacked_bar([BarPart(css_class, amount, "")], most, f"{percent(amount, most)} of the largest")
+        stacked_bar([BarPart(css_class, amount, "")], largest, f"{percent(amount, largest)} of the largest")
         + f'<div class="body">{_card_facts(page, finding)}<div class="story">'
         + (f"<h4>Evidence</h4><ul>{evidence}</ul>" if evidence else "")
         + (
@@ -345,7 +345,7 @@ def _teams(page: ReportContext) -> str:
     if not teams:
         return ""
     spent, wasted = measure.amounts(teams), measure.amounts(teams, "waste_")
-    most = max(spent)
+    largest = max(spent)
     rows = []
     for team, whole, waste in zip(teams, spent, wasted, strict=True):
         parts = [BarPart("f-waste", waste, "wasted"), BarPart("rest", whole - waste, "the rest")]
@@ -353,7 +353,7 @@ def _teams(page: ReportContext) -> str:
         label = f"{name}: {measure.text(whole)}, {measure.text(waste)} wasted"
         rows.append(
             f'<th scope="row">{foreign_text(name)}</th>'
-            + chart_cell(parts, most, label)
+            + chart_cell(parts, largest, label)
             + amount_cells(page, team, whole)
             + text_cell(measure.number(waste))
             + text_cell(percent(waste, whole))

@@ -11,12 +11,12 @@ from typing import Any
 
 from pyrometer.model.human import counted, dollars, duration
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND, USD_MICRO_PER_USD
-from pyrometer.render.curves import COLUMNS_A_TICK, HEIGHT, ROWS_A_TICK, Curve, Look, draw, round_axis
+from pyrometer.render.curves import COLUMNS_PER_TICK, HEIGHT, ROWS_PER_TICK, Curve, Glyphs, draw, round_axis
 from pyrometer.render.why_text import Style
 
 AXES = ("dollars", "gpu-hours", "time", "step")
 MAX_NAMED = 12
-SHOWN = 0.85  # share of values that are always shown; the worst, from the first minutes, would squeeze the others
+ALWAYS_SHOWN_SHARE = 0.85  # of values; the worst ones, from the first minutes, would compress the axis
 FEW = 20
 MIN_CUT_RATIO = 3  # values are cut off only if they would make the chart more than this many times higher
 _TIMES = ((MS_PER_SECOND, "s"), (MS_PER_MINUTE, "minutes"), (MS_PER_HOUR, "hours"), (24 * MS_PER_HOUR, "days"))
@@ -26,7 +26,7 @@ class NothingToDrawError(LookupError):
     """No run has a curve on the requested axis. The text says why and what to do."""
 
 
-def chart_lines(answer: dict[str, Any], by: str, *, width: int, look: Look, style: Style) -> Iterator[str]:
+def chart_lines(answer: dict[str, Any], by: str, *, width: int, glyphs: Glyphs, style: Style) -> Iterator[str]:
     """The chart, and below it a legend of runs by letter."""
     rows = [row for row in answer["runs"] if row["curve"]]
     if not rows:
@@ -39,7 +39,7 @@ def chart_lines(answer: dict[str, Any], by: str, *, width: int, look: Look, styl
         raise NothingToDrawError(_missing(by))
     sign = -1 if answer["goal"] == "max" else 1
     low, high = _range([[y for _, y in points] for _, points in drawn], sign, answer["target"])
-    y = round_axis(low, high, HEIGHT // ROWS_A_TICK, lambda value, decimals: f"{value:,.{decimals}f}")
+    y = round_axis(low, high, HEIGHT // ROWS_PER_TICK, lambda value, decimals: f"{value:,.{decimals}f}")
     x, title = _x_axis(by, max(point[0] for _, points in drawn for point in points), width)
     many = len(drawn) > MAX_NAMED
     named = _named([row for row, _ in drawn])
@@ -50,11 +50,11 @@ def chart_lines(answer: dict[str, Any], by: str, *, width: int, look: Look, styl
     better = {"min": ", lower is better", "max": ", higher is better", None: ""}[answer["goal"]]
     yield style(f"{answer['metric']}{better}, against {title}", bold=True)
     yield ""
-    yield from draw(curves, x, y, width=width, look=look, style=style, line=line)
+    yield from draw(curves, x, y, width=width, glyphs=glyphs, style=style, line=line)
     yield ""
-    yield from _legend([row for row, _ in drawn if row["run"] in named], named, look, style, width)
+    yield from _legend([row for row, _ in drawn if row["run"] in named], named, glyphs, style, width)
     yield ""
-    notes = " ".join(_notes(answer, drawn, named, (y.low, y.high), look))
+    notes = " ".join(_notes(answer, drawn, named, (y.low, y.high), glyphs))
     yield from textwrap.wrap(notes, width)
 
 
@@ -78,7 +78,7 @@ def _missing(by: str) -> str:
 def _range(curves: Sequence[Sequence[float]], sign: int, target: float | None) -> tuple[float, float]:
     """The range of the y axis: nearly all values, and the best of every run unless it is far off."""
     bad = sorted(value * sign for values in curves for value in values)
-    best, cut = bad[0], bad[int(SHOWN * (len(bad) - 1))]
+    best, cut = bad[0], bad[int(ALWAYS_SHOWN_SHARE * (len(bad) - 1))]
     if len(bad) < FEW or bad[-1] - best <= MIN_CUT_RATIO * (cut - best):
         cut = bad[-1]
     else:
@@ -91,7 +91,7 @@ def _range(curves: Sequence[Sequence[float]], sign: int, target: float | None) -
 
 def _x_axis(by: str, largest: float, width: int) -> tuple[Any, str]:
     """The x axis and its title."""
-    ticks = width // COLUMNS_A_TICK
+    ticks = width // COLUMNS_PER_TICK
     if by == "time":
         unit_ms, name = next((one for one in reversed(_TIMES) if largest >= 3 * one[0]), _TIMES[0])
         axis = round_axis(0.0, largest / unit_ms, ticks, lambda value, decimals: f"{value:,.{decimals}f}")
@@ -138,19 +138,19 @@ def _so_far(points: list[tuple[float, float]], sign: int) -> Iterator[tuple[floa
 
 
 def _legend(
-    rows: Sequence[dict[str, Any]], named: dict[str, str], look: Look, style: Style, width: int
+    rows: Sequence[dict[str, Any]], named: dict[str, str], glyphs: Glyphs, style: Style, width: int
 ) -> Iterator[str]:
     """Which letter is which run, how good it got, and for how much."""
     results = [_result(row) for row in rows]
     room = max(8, width - max(map(len, results)) - 8)
     names = [
-        row["run"] if len(row["run"]) <= room else f"{row['run'][: room - 1]}{'…' if look.is_braille else '~'}"
+        row["run"] if len(row["run"]) <= room else f"{row['run'][: room - 1]}{'…' if glyphs.is_braille else '~'}"
         for row in rows
     ]
     long = max(map(len, names))
     for row, name, result in zip(rows, names, results, strict=True):
         letter = style(named[row["run"]], bold=row["pareto"])
-        yield f"  {letter} {look.front if row['pareto'] else ' '} {name.ljust(long)}  {result}"
+        yield f"  {letter} {glyphs.front if row['pareto'] else ' '} {name.ljust(long)}  {result}"
 
 
 def _result(row: dict[str, Any]) -> str:
@@ -172,11 +172,11 @@ def _notes(
     drawn: Sequence[tuple[dict[str, Any], Any]],
     named: dict[str, str],
     shown: tuple[float, float],
-    look: Look,
+    glyphs: Glyphs,
 ) -> Iterator[str]:
     """The notes below the chart: what it leaves out, and what its symbols mean."""
     if any(row["pareto"] for row, _ in drawn):
-        yield f"{look.front} and a capital letter: on the Pareto front (no other run was as good for less)."
+        yield f"{glyphs.front} and a capital letter: on the Pareto front (no other run was as good for less)."
     others = len(drawn) - len(named)
     if others:
         yield f"Lines show the best value so far. {counted(others, 'run')} without a letter: a dot at the best value."

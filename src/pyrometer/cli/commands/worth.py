@@ -10,7 +10,7 @@ import click
 
 from pyrometer.cli.command_support import ReadRequest, print_json, read_options
 from pyrometer.model.human import counted, date_time, dollars, duration, hours, ratio
-from pyrometer.render.curves import look_for
+from pyrometer.render.curves import glyphs_for
 from pyrometer.render.gantt import terminal_width
 from pyrometer.render.tables import print_table, sparkline
 from pyrometer.render.why_text import plain
@@ -92,9 +92,9 @@ def _print_experiments(answer: dict[str, Any]) -> None:
 
 def _print_chart(answer: dict[str, Any], by: str) -> None:
     style = click.style if sys.stdout.isatty() else plain
-    look = look_for(sys.stdout.encoding)
+    glyphs = glyphs_for(sys.stdout.encoding)
     try:
-        click.echo("\n".join(chart_lines(answer, by, width=terminal_width(), look=look, style=style)))
+        click.echo("\n".join(chart_lines(answer, by, width=terminal_width(), glyphs=glyphs, style=style)))
     except NothingToDrawError as error:
         raise click.ClickException(str(error)) from None
 
