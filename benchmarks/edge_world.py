@@ -157,10 +157,10 @@ def _node(number: int) -> str:
 class Stream:
     """What changed of a kind, for whoever watches it: the newest one alone, from the version that it names on."""
 
-    MOST_UNREAD, MOST_KEPT = 256, 20_000
+    MOST_UNREAD, MAX_CACHED = 256, 20_000
 
     def __init__(self) -> None:
-        self._lines: deque[tuple[int, bytes]] = deque(maxlen=self.MOST_KEPT)
+        self._lines: deque[tuple[int, bytes]] = deque(maxlen=self.MAX_CACHED)
         self._unread = self._watch = 0
         self._moved = asyncio.Condition()
 

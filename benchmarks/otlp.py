@@ -80,14 +80,14 @@ def step_by_step(rounds: list[list[tuple[bytes, bool]]], packed: str) -> list[di
         for bodies in rounds:
             took.append(dict.fromkeys(STEPS, 0.0))
             for begin in range(0, len(bodies), 100):  # about what comes in a second
-                said = []
+                messages = []
                 for body, is_json in bodies[begin : begin + 100]:
                     whole = timed("unpack", otlp_requests.unpack, body, packed)
                     received = timed("read", otlp_requests.read, "logs", whole, is_json=is_json, now_ms=now_ms)
                     assert not received.refused
-                    said += received.said
-                known = timed("join", look_up, store, timed("join", runs.missing_context, said), local=False)
-                timed("store", store.append, timed("join", runs.take, said, known).records)
+                    messages += received.messages
+                known = timed("join", look_up, store, timed("join", runs.missing_context, messages), local=False)
+                timed("store", store.append, timed("join", runs.take, messages, known).records)
         store.expose_all(["step_window"])
         (count,) = store.connection.execute("SELECT count(*) FROM step_window").fetchone()
         assert count == sum(map(len, rounds)) * RANKS_A_NODE

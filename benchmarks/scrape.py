@@ -139,14 +139,14 @@ def serve(exporters: int, gpus: int, ports: multiprocessing.Queue) -> None:
 
 async def follow(port: int, exporters: int, interval_s: float, folder: Path) -> dict[str, float]:
     """Scrapes them all into a store, for two intervals after everything has been seen once."""
-    from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, of_gpus
+    from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, gpu_exporters
     from pyrometer.model.records import GpuSample
     from pyrometer.store import Store
 
     before_mb = memory_mb()
     source = Scrapes(
         lambda: [ScrapeTarget(f"http://127.0.0.1:{port}/{n}") for n in range(exporters)],
-        of_gpus(new_dcgm()),
+        gpu_exporters(new_dcgm()),
         interval_s=interval_s,
     )
     with Store(folder, create=True) as store:

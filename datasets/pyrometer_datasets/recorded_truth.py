@@ -1,9 +1,8 @@
-"""What truly happened in recordings, as `pyrometer score` compares it: cells of states, and what there is to find.
+"""The ground truth of recordings for `pyrometer score`: cells of states, and the expected findings.
 
-Each interval of waste that lasts ten seconds or more is to be found. The steps that an attempt did after the step from
-which a later one resumed are `lost_work`. Of a `data_stall` only the waiting is; the rest of its steps trained. With
-GPU telemetry alone an idle GPU is no more than a pause, as long as it is shorter than a quarter of an hour, and so is
-a restart inside of a pod: both are `starved`, which is all that can be said of them.
+Each interval of waste of at least ten seconds is an expected finding. Steps of an attempt after the step from which a
+later attempt resumed are `lost_work`. Only the waiting time of a `data_stall` counts; its steps trained. With GPU
+telemetry alone, idle periods shorter than 15 minutes and restarts inside a pod look alike: both are `starved`.
 """
 
 from __future__ import annotations

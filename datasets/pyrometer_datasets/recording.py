@@ -2,9 +2,9 @@
 
 A recording is `NAME-gpu.csv` (NVML and GPM), `NAME-steps.csv` (every step) and `NAME-truth.json` (what was done).
 
-The truth stands in for the sources that were not recorded: Kubernetes (when the GPU was held) and, with steps, the
-lifecycle that the SDK sees from inside (start, checkpoint, evaluation, leaving the loop). Faults are never taken from
-it: a hang, a stall, a divergence or lost work must follow from the steps and the samples.
+The truth replaces the sources that were not recorded: Kubernetes (when the GPU was allocated) and, with steps, the
+lifecycle that the SDK observes (start, checkpoint, evaluation, end of the loop). Faults are never taken from it:
+a hang, a stall, a divergence or lost work must follow from the steps and the samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pyrometer.collect.source import Delivery, SourceError, words
+from pyrometer.collect.source import Delivery, SourceError, error_text
 from pyrometer.model import events, records
 from pyrometer.model.records import Allocation, Event, GpuSample, Metric, Pod, Run, Slot, StepWindow, Workload
 from pyrometer.model.units import SHARE_WHOLE
@@ -83,7 +83,7 @@ class Recordings:
                 OSError,
                 csv.Error,
             ) as error:
-                raise SourceError(f"Recording {name!r} in {self.path} cannot be read: {words(error)}.") from None
+                raise SourceError(f"Recording {name!r} in {self.path} cannot be read: {error_text(error)}.") from None
             yield Delivery(records, number / len(found))
 
     def _records(self, name: str) -> Iterator[tuple[Any, ...]]:
@@ -389,7 +389,7 @@ def _rows(path: Path, convert: Callable[[dict[str, str]], Row]) -> Iterator[Row]
         except KeyError as error:
             raise SourceError(f"{path} has no column {error}: is it the right file?") from None
         except (ValueError, OverflowError, csv.Error) as error:
-            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {words(error)}.") from None
+            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {error_text(error)}.") from None
 
 
 def _ms(seconds: str | float) -> int:

@@ -1,9 +1,8 @@
-"""Logs of modded-nanogpt's speed runs: a GPT-2 trained to a validation loss on one machine, as its rank 0 wrote it.
+"""Logs of modded-nanogpt speed runs: GPT-2 trained to a validation loss on one machine, as written by rank 0.
 
-A log is the program's own text (some copies leave it out), what `nvidia-smi` said, and a line a step and a validation,
-each with a clock that runs while the program trains. That clock stands still during validation and is set back to zero
-after the tenth step; what it showed before is in the log, and is put back here. What the log does not say is not made
-up: imports, building the model and validating take no time in what comes of it.
+A log has the source of the program (missing in some copies), the output of `nvidia-smi`, and one line per step and per
+validation with a clock of the training time. The clock stops during validation and restarts at zero after the tenth
+step; the earlier time is added again here. Imports, model building and validation are not in the log and take no time.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from pyrometer.model.units import SHARE_WHOLE
 
 EXPERIMENT = "speedrun"
 ENDINGS = (".log", ".txt")
-MOST_BYTES = 64 * 2**20
-MOST_GPUS = 64
-MOST_STEPS = 1_000_000
-LONGEST_MS = 30 * 86_400_000
+MAX_LOG_BYTES = 64 * 2**20
+MAX_GPUS = 64
+MAX_STEPS = 1_000_000
+MAX_RUN_MS = 30 * 86_400_000
 WINDOW_MS = 10_000
-WARM_UP = 10  # steps after which the program sets its clock back
-SLOW = 3  # times a usual step: one of the first that takes longer compiles, or warms something up
-LEAST_USUAL = 3  # steps, to know how long one usually takes
+WARM_UP = 10  # steps after which the program resets its clock
+SLOW = 3  # times a usual step: slower first steps compile or warm up
+MIN_USUAL_STEPS = 3  # needed to determine the usual duration of a step
 
 _LINE = re.compile(
     r"step:(\d{1,9})/(\d{1,9})(?: (train|val)_loss:(\S{1,32}))? train_time:(\d{1,15})ms step_avg:\S{1,32}ms"
@@ -41,7 +40,7 @@ _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 class ProgressLine(NamedTuple):
-    """One line of the log: so many steps were done, so long after the clock began to run."""
+    """One line of the log: the number of completed steps, and the clock."""
 
     steps: int
     at_ms: int
@@ -50,10 +49,10 @@ class ProgressLine(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What a log says."""
+    """A parsed log."""
 
     name: str
-    start_ms: int  # nvidia-smi's clock, else the date in the name; neither says its time zone: taken as UTC
+    start_ms: int  # from nvidia-smi, or else the date in the file name; without a time zone, read as UTC
     gpu_model: str
     gpus: int
     of_steps: int
@@ -61,29 +60,29 @@ class Log(NamedTuple):
 
     @property
     def done(self) -> list[ProgressLine]:
-        """The steps, each once, with the time at which it was done."""
+        """The lines of steps, one per step."""
         return [line for line in self.lines if line.metric != "val_loss"]
 
     @property
     def is_whole(self) -> bool:
-        """Whether it goes on to its last step, and to the validation after it."""
+        """Whether it ends with the last step and the validation after it."""
         return self.lines[-1].steps == self.of_steps and self.lines[-1].metric == "val_loss"
 
 
 class SpeedrunLogs:
-    """A log, or a folder of them; each becomes one run on GPUs of its own."""
+    """A log or a folder of logs. Each becomes one run on its own GPUs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.counts: Counter[str] = Counter()
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
-        """One delivery a log."""
+        """Yields one delivery per log."""
         found = [self.path]
         if self.path.is_dir():
             found = sorted(path for path in self.path.iterdir() if path.suffix in ENDINGS and path.is_file())
         if not found:
-            raise SourceError(f"{self.path} has no *.log and no *.txt: name a log of a speed run, or a folder of them.")
+            raise SourceError(f"{self.path} has no *.log or *.txt files. Pass a speed run log or a folder of logs.")
         for number, path in enumerate(found, 1):
             log = read_log(path)
             self.counts["runs"] += 1
@@ -97,10 +96,10 @@ class SpeedrunLogs:
 
 
 def read_log(path: Path) -> Log:
-    """What one log says; one that breaks off says what it says until there."""
+    """Parses a log. An incomplete log is read up to its end."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise SourceError(f"{path} is larger than {MOST_BYTES // 2**20} MiB: that is no log of a speed run.")
+        if path.stat().st_size > MAX_LOG_BYTES:
+            raise SourceError(f"{path} is larger than {MAX_LOG_BYTES // 2**20} MiB, too large for a speed run log.")
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}.") from None
@@ -110,10 +109,10 @@ def read_log(path: Path) -> Log:
     clock = _Clock()
     lines: list[ProgressLine] = []
     for number, line in enumerate(text.splitlines(), 1):
-        if told := _LINE.fullmatch(line.rstrip()):
+        if found := _LINE.fullmatch(line.rstrip()):
             try:
-                of_steps = int(told[2])
-                lines.append(_said(told, clock, lines))
+                of_steps = int(found[2])
+                lines.append(_progress_line(found, clock, lines))
             except ValueError as error:
                 raise SourceError(f"{path}, line {number}: {error}.") from None
         elif not lines and (gpu := _GPU.match(line)):
@@ -121,20 +120,18 @@ def read_log(path: Path) -> Log:
         elif start_ms is None and (clocked := _CLOCK.match(line)):
             start_ms = _utc_ms(clocked[1], "%b %d %H:%M:%S %Y")
     if not lines or lines[-1].steps == 0:
-        raise SourceError(f"{path} has no line like 'step:1/100 train_time:…ms': it is no log of a speed run.")
-    if not 0 < len(gpus) <= MOST_GPUS or len(set(gpus.values())) > 1:
-        raise SourceError(
-            f"{path} has no table of nvidia-smi with 1 to {MOST_GPUS} GPUs of one model before its steps."
-        )
+        raise SourceError(f"{path} is not a speed run log. It has no line like 'step:1/100 train_time:…ms'.")
+    if not 0 < len(gpus) <= MAX_GPUS or len(set(gpus.values())) > 1:
+        raise SourceError(f"{path} has no table of nvidia-smi with 1 to {MAX_GPUS} GPUs of one model before its steps.")
     if start_ms is None and (dated := _DATED.match(path.name)):
         start_ms = _utc_ms(dated[0], "%Y-%m-%d")
     if start_ms is None:
-        raise SourceError(f"{path} does not say when it ran: nvidia-smi has no time in it, its name no date.")
+        raise SourceError(f"{path} has no start time: neither in the output of nvidia-smi nor as a date in its name.")
     return Log(path.stem, start_ms, next(iter(gpus.values())), len(gpus), of_steps, lines)
 
 
 class _Clock:
-    """The program's clock, without the jump back to zero."""
+    """The program's clock without its reset."""
 
     def __init__(self) -> None:
         self.before_ms = 0
@@ -148,17 +145,17 @@ class _Clock:
         return self.before_ms + self.shown_ms
 
 
-def _said(told: re.Match[str], clock: _Clock, lines: list[ProgressLine]) -> ProgressLine:
-    steps, at_ms = int(told[1]), clock.at(int(told[5]))
+def _progress_line(found: re.Match[str], clock: _Clock, lines: list[ProgressLine]) -> ProgressLine:
+    steps, at_ms = int(found[1]), clock.at(int(found[5]))
     before = next((line.steps for line in reversed(lines)), 0)
-    if not steps <= int(told[2]) <= MOST_STEPS:
-        raise ValueError(f"step {steps} of {told[2]} is none of at most {MOST_STEPS:,}")
-    if at_ms > LONGEST_MS:
+    if not steps <= int(found[2]) <= MAX_STEPS:
+        raise ValueError(f"step {steps} of {found[2]} is out of range; the limit is {MAX_STEPS:,}")
+    if at_ms > MAX_RUN_MS:
         raise ValueError("its clock has run for more than a month")
-    if steps != before + (told[3] != "val"):
+    if steps != before + (found[3] != "val"):
         raise ValueError(f"step {steps} does not follow step {before}")
-    metric = f"{told[3]}_loss" if told[3] else None
-    return ProgressLine(steps, at_ms, metric, float(told[4]) if metric else None)
+    metric = f"{found[3]}_loss" if found[3] else None
+    return ProgressLine(steps, at_ms, metric, float(found[4]) if metric else None)
 
 
 def _utc_ms(text: str, form: str) -> int | None:
@@ -278,12 +275,13 @@ def _rank_records(log: Log, rank: int, uid: str, first_step_ms: int, outcome: st
 
 
 def opening(done: list[ProgressLine]) -> tuple[int, int | None]:
-    """With how many steps a run starts up, and how much longer than usual ones they took: that is compiling, and what
-    else is done once. None where the log does not show it: too few steps, or a program that compiled before its clock
-    began to run."""
+    """The number of startup steps, and how much longer than usual steps they took (compilation and other setup).
+
+    There is no time if the log does not show it: too few steps, or a program that compiled before its clock started.
+    """
     took = [line.at_ms - before for line, before in zip(done, [0, *(line.at_ms for line in done)], strict=False)]
-    usually = took[WARM_UP + 1 :] if len(took) > WARM_UP + LEAST_USUAL else took[1:]
-    if len(usually) < LEAST_USUAL:
+    usually = took[WARM_UP + 1 :] if len(took) > WARM_UP + MIN_USUAL_STEPS else took[1:]
+    if len(usually) < MIN_USUAL_STEPS:
         return 1, None
     usual_ms = median(usually)
     slow = next((number for number, ms in enumerate(took[:WARM_UP]) if ms <= SLOW * usual_ms), WARM_UP)
@@ -291,7 +289,7 @@ def opening(done: list[ProgressLine]) -> tuple[int, int | None]:
 
 
 def _windows(log: Log, steps: list[ProgressLine], from_ms: int, end_ms: int, uid: str) -> Iterator[StepWindow]:
-    """Steps after startup, some ten seconds of them at a time, for rank 0."""
+    """Windows of about ten seconds of steps after startup, for rank 0."""
     took_us: list[int] = []
     begun_ms = at_ms = from_ms
     for number, step in enumerate(steps, 1):

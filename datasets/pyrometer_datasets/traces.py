@@ -1,6 +1,6 @@
-"""Public scheduler traces: who held how many GPUs, from when to when. No nodes, no telemetry.
+"""Public scheduler traces: GPU allocations of pods, without nodes and telemetry.
 
-Each allocated GPU becomes a slot that is there while it is allocated, so that capacity is what was allocated.
+Each allocated GPU becomes a slot that exists while it is allocated, so the capacity equals the allocations.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyrometer.collect.source import Delivery, SourceError, words
+from pyrometer.collect.source import Delivery, SourceError, error_text
 from pyrometer.model.records import Allocation, Pod, Workload
 from pyrometer.model.units import MS_PER_SECOND, SHARE_WHOLE, share_parts
 
 ROWS_PER_DELIVERY = 5_000
-MOST_GPUS = 10_000
-LONGEST_MS = 10**12
+MAX_GPUS = 10_000
+MAX_DURATION_MS = 10**12
 
 
 class OpenbTrace:
@@ -145,10 +145,10 @@ class PhillyTrace:
 
 
 def _holds(pod: Pod, gpus: int, share: int) -> Iterator[Allocation]:
-    if not 0 <= gpus <= MOST_GPUS:
+    if not 0 <= gpus <= MAX_GPUS:
         raise ValueError(f"{gpus} is not a number of GPUs of one pod")
     if pod.scheduled_ms is not None and pod.ended_ms is not None:
-        if not 0 <= pod.ended_ms - pod.scheduled_ms <= LONGEST_MS:
+        if not 0 <= pod.ended_ms - pod.scheduled_ms <= MAX_DURATION_MS:
             raise ValueError("it ends before it begins, or after decades")
         for index in range(gpus):
             yield Allocation(
@@ -189,5 +189,5 @@ def _in_deliveries(path: Path, needed: tuple[str, ...], records: Any) -> Iterato
                     yield Delivery(batch, read / size)
                     batch = []
         except (TypeError, ValueError, OverflowError, csv.Error) as error:
-            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {words(error)}.") from None
+            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {error_text(error)}.") from None
         yield Delivery(batch, 1.0)

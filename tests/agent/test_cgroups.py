@@ -58,7 +58,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize(("text", "found"), FORMS.values(), ids=FORMS)
-def test_a_cgroup_names_pod_and_container(text: str, found: ContainerCgroup) -> None:
+def test_from_cgroup_finds_pod_and_container(text: str, found: ContainerCgroup) -> None:
     assert from_cgroup(text + "\n") == found
 
 
@@ -75,20 +75,20 @@ ON_THE_NODE = f"""\
 """
 
 
-def test_mounts_name_the_pod_they_come_from() -> None:
+def test_pod_from_mountinfo_finds_pod_of_mounted_folder() -> None:
     assert pod_from_mountinfo(IN_A_POD) == UID
 
 
-def test_the_node_s_own_mounts_name_no_pod() -> None:
+def test_pod_from_mountinfo_ignores_mounts_of_the_node() -> None:
     assert pod_from_mountinfo(ON_THE_NODE) == ""
 
 
-def test_mounts_of_two_pods_name_neither() -> None:
+def test_pod_from_mountinfo_of_two_pods_is_empty() -> None:
     other = IN_A_POD.replace(UID, UID[::-1].replace("-", "")[:32].ljust(32, "0"))
     assert pod_from_mountinfo(IN_A_POD + other) == ""
 
 
-def test_a_process_is_looked_up_by_cgroup_and_then_by_mounts(tmp_path: Path) -> None:
+def test_container_of_reads_cgroup_then_mounts(tmp_path: Path) -> None:
     for pid, cgroup, mounts in (
         (1, f"0::/kubepods/pod{UID}/{ID}\n", ""),
         (2, "0::/\n", IN_A_POD),
@@ -103,12 +103,12 @@ def test_a_process_is_looked_up_by_cgroup_and_then_by_mounts(tmp_path: Path) -> 
     assert container_of(4, tmp_path) is None
 
 
-def test_this_process_has_an_answer() -> None:
+def test_container_of_this_process_is_not_none() -> None:
     assert container_of(1, Path("/proc")) is not None
 
 
 @given(st.text(), st.text())
-def test_no_text_breaks_it(cgroup: str, mounts: str) -> None:
+def test_any_cgroup_and_mountinfo_text_is_parsed(cgroup: str, mounts: str) -> None:
     found = from_cgroup(cgroup)
     assert len(found.container_id) in (0, 64)
     assert len(found.pod_uid) in (0, 32, 36)

@@ -19,7 +19,7 @@ from pyrometer.agent.xid_watch import XidWatch
 from tests.support.nvml_library import LOST, NOT_SUPPORTED, Answers
 
 EVERYTHING = (*ACTIVITY, *ENERGY, *HEALTH)
-SAID = {
+READINGS = {
     "DCGM_FI_DEV_GPU_UTIL": 93,
     "DCGM_FI_DEV_MEM_COPY_UTIL": 42,
     "DCGM_FI_DEV_ENC_UTIL": 0,
@@ -53,17 +53,17 @@ def opened() -> Iterator[Nvml]:
     nvml.close()
 
 
-def test_a_gpu_says_everything_in_dcgm_s_units(answers: Answers) -> None:
+def test_gpu_read_returns_all_metrics_in_dcgm_units(answers: Answers) -> None:
     with opened() as nvml:
         (gpu,) = nvml.everything
         assert gpu.device == (0, "GPU-00000000", "00000000:00:00.0", 0, "NVIDIA H200", None, "", ())
         assert gpu.device.names == ("GPU-00000000", "nvidia0", "gpu-0")
         assert nvml.driver == "580.105.08"
-        assert gpu.read(EVERYTHING) == SAID
+        assert gpu.read(EVERYTHING) == READINGS
 
 
 @pytest.mark.parametrize("answer", [NOT_SUPPORTED, "!999", "!4"])
-def test_what_a_gpu_does_not_know_is_absent_and_nothing_else(answers: Answers, answer: str) -> None:
+def test_gpu_read_omits_only_unsupported_metrics(answers: Answers, answer: str) -> None:
     for key, missing in {
         "util.gpu": {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL"},
         "field.82": {"DCGM_FI_DEV_MEMORY_TEMP"},
@@ -73,7 +73,7 @@ def test_what_a_gpu_does_not_know_is_absent_and_nothing_else(answers: Answers, a
         before = answers.lines[f"0.{key}"]
         answers.set(**{f"0.{key}": answer})
         with opened() as nvml:
-            assert set(SAID) - set(nvml.gpus[0].read(EVERYTHING)) == missing
+            assert set(READINGS) - set(nvml.gpus[0].read(EVERYTHING)) == missing
             assert not nvml.gpus[0].lost
         answers.set(**{f"0.{key}": before})
 
@@ -88,13 +88,13 @@ def test_what_a_gpu_does_not_know_is_absent_and_nothing_else(answers: Answers, a
         ("memory.used", 2**64 - 1, "DCGM_FI_DEV_FB_USED"),
     ],
 )
-def test_a_blank_is_no_number(answers: Answers, key: str, blank: int, name: str) -> None:
+def test_gpu_read_omits_blank_values(answers: Answers, key: str, blank: int, name: str) -> None:
     answers.set(**{f"0.{key}": blank})
     with opened() as nvml:
-        assert set(SAID) - set(nvml.gpus[0].read(EVERYTHING)) == {name}
+        assert set(READINGS) - set(nvml.gpus[0].read(EVERYTHING)) == {name}
 
 
-def test_profiling_counters_are_averages_since_the_last_reading(answers: Answers) -> None:
+def test_profiler_averages_since_previous_reading(answers: Answers) -> None:
     with opened() as nvml:
         (gpu,) = nvml.gpus
         assert gpu.profile() == {}  # nothing to compare with
@@ -117,7 +117,7 @@ def test_profiling_counters_are_averages_since_the_last_reading(answers: Answers
         assert not {"DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_NVLINK_RX_BYTES"} & set(changed)
 
 
-def test_after_a_failed_sample_the_average_begins_anew(answers: Answers) -> None:
+def test_profiler_restarts_average_after_failed_sample(answers: Answers) -> None:
     with opened() as nvml:
         (gpu,) = nvml.gpus
         gpu.profile()
@@ -128,14 +128,14 @@ def test_after_a_failed_sample_the_average_begins_anew(answers: Answers) -> None
         assert gpu.profile()
 
 
-def test_a_gpu_without_profiling_counters_has_the_rest(answers: Answers) -> None:
+def test_gpu_without_profiling_support_reads_other_metrics(answers: Answers) -> None:
     answers.set(**{"0.gpm": 0})
     with opened() as nvml:
         assert (nvml.gpus[0].profile(), nvml.gpus[0].profile()) == ({}, {})
-        assert nvml.gpus[0].read(EVERYTHING) == SAID
+        assert nvml.gpus[0].read(EVERYTHING) == READINGS
 
 
-def test_a_gpu_that_falls_off_the_bus_stops_nobody(answers: Answers) -> None:
+def test_lost_gpu_does_not_affect_others(answers: Answers) -> None:
     answers.set(count=2)
     answers.add(1)
     with opened() as nvml:
@@ -145,22 +145,22 @@ def test_a_gpu_that_falls_off_the_bus_stops_nobody(answers: Answers) -> None:
         assert (lost.read(ACTIVITY), lost.read(HEALTH), lost.profile(), lost.pids()) == ({}, {}, {}, [])
         assert (lost.lost, kept.lost) == (True, False)
         assert lost.device.uuid == "GPU-00000001"
-        assert kept.read(EVERYTHING) == SAID
+        assert kept.read(EVERYTHING) == READINGS
         answers.add(1)
-        assert lost.read(EVERYTHING) == SAID
+        assert lost.read(EVERYTHING) == READINGS
         assert not lost.lost
 
 
-def test_a_gpu_that_is_lost_from_the_start_is_counted(answers: Answers) -> None:
+def test_gpu_lost_at_start_is_listed(answers: Answers) -> None:
     answers.set(count=2, **{"1.handle": LOST})
     with opened() as nvml:
         kept, lost = nvml.gpus
         assert (lost.device.gpu, lost.device.uuid, lost.device.names, lost.lost) == (1, "", (), True)
         assert (lost.read(ACTIVITY), lost.pids()) == ({}, [])
-        assert kept.read(EVERYTHING) == SAID
+        assert kept.read(EVERYTHING) == READINGS
 
 
-def test_a_gpu_that_we_may_not_see_is_not_ours(answers: Answers) -> None:
+def test_gpu_without_permission_is_not_listed(answers: Answers) -> None:
     answers.set(count=2, **{"1.handle": "!4"})
     with opened() as nvml:
         assert [gpu.device.gpu for gpu in nvml.gpus] == [0]
@@ -185,7 +185,7 @@ MIG = {
 }
 
 
-def test_mig_instances_are_series_of_their_own(answers: Answers) -> None:
+def test_nvml_lists_mig_instances_separately(answers: Answers) -> None:
     answers.set(**MIG, **{"0.util.gpu": NOT_SUPPORTED, "0.pids": "31 32"})
     with opened() as nvml:
         (gpu,), (three, two) = nvml.gpus, nvml.instances
@@ -197,13 +197,13 @@ def test_mig_instances_are_series_of_their_own(answers: Answers) -> None:
         assert "DCGM_FI_DEV_POWER_USAGE" in gpu.read(ACTIVITY)
         three.profile()
         assert three.profile() == {"DCGM_FI_PROF_SM_ACTIVE": 0.5}
-        assert (gpu.pids(), three.pids(), two.pids()) == ([], [31, 32], [])  # nobody twice
+        assert (gpu.pids(), three.pids(), two.pids()) == ([], [31, 32], [])  # no process twice
         answers.lose(0)
         assert gpu.read(ACTIVITY) == {}
         assert three.lost
 
 
-def test_instances_come_and_go(answers: Answers) -> None:
+def test_list_instances_tracks_changes(answers: Answers) -> None:
     with opened() as nvml:
         assert nvml.instances == []
         answers.set(**MIG)
@@ -215,44 +215,44 @@ def test_instances_come_and_go(answers: Answers) -> None:
         assert two.profile() == {}
 
 
-def test_an_xid_is_heard_of_the_gpu_that_reported_it(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xid_watch_reports_xid_of_its_gpu(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     answers.set(count=3)
     answers.add(1)
     answers.add(2)
     answers.set(**{"2.events": NOT_SUPPORTED})
-    heard = threading.Semaphore(0)
+    reported = threading.Semaphore(0)
     monkeypatch.setattr(xid_watch, "WAIT_MS", 20)  # so that it ends soon
     with opened() as nvml:
-        watch = XidWatch(nvml.gpus, on_xid=lambda uuid, xid: heard.release())
+        watch = XidWatch(nvml.gpus, on_xid=lambda uuid, xid: reported.release())
         assert watch.last == {"GPU-00000000": 0, "GPU-00000001": 0}  # the third one cannot report any
         answers.set(**{"xid.1": "1 48", "xid.2": "1 79"})
-        assert heard.acquire(timeout=10)
-        assert heard.acquire(timeout=10)
+        assert reported.acquire(timeout=10)
+        assert reported.acquire(timeout=10)
         assert watch.last == {"GPU-00000000": 0, "GPU-00000001": 79}
         watch.close()
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [("!9", "Driver Not Loaded"), ("!18", "version mismatch"), ("!999", "Unknown Error")]
+    ("answer", "message"), [("!9", "Driver Not Loaded"), ("!18", "version mismatch"), ("!999", "Unknown Error")]
 )
-def test_a_driver_that_does_not_work_is_named(answers: Answers, answer: str, said: str) -> None:
+def test_nvml_error_names_driver_problem(answers: Answers, answer: str, message: str) -> None:
     answers.set(init=answer)
-    with pytest.raises(NvmlError, match=said) as error:
+    with pytest.raises(NvmlError, match=message) as error:
         Nvml()
     assert "runtimeClassName: nvidia" in str(error.value)
 
 
-def test_the_package_that_hides_the_real_one_is_named(answers: Answers, tmp_path: Path) -> None:
+def test_nvml_error_names_conflicting_package(answers: Answers, tmp_path: Path) -> None:
     (tmp_path / "pynvml").mkdir()  # as the deprecated package is made
     (tmp_path / "pynvml" / "nvml.py").write_text(Path(pynvml.__file__).read_text())
     (tmp_path / "pynvml" / "__init__.py").write_text("from .nvml import *\n")
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "pyrometer", "agent"],
         env={**answers.environment, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert said.returncode == 1
-    assert said.stderr.startswith("Error: The deprecated package `pynvml` hides `nvidia-ml-py`: pip uninstall pynvml")
-    assert said.stderr.count("\n") == 1
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: The deprecated package `pynvml` hides `nvidia-ml-py`: pip uninstall pynvml")
+    assert result.stderr.count("\n") == 1

@@ -16,7 +16,7 @@ from pyrometer.agent.pod_resources import ContainerDevice, PodResourcesError, li
 from tests.support.kubelet import Response, claiming, container, kubelet, pod
 
 
-def test_every_device_of_every_container_is_listed(tmp_path: Path) -> None:
+def test_list_held_returns_devices_of_all_containers(tmp_path: Path) -> None:
     pods = [
         pod("train-0", container("main", gpu=["GPU-1", "GPU-2"], rdma=["mlx5_0"]), container("sidecar")),
         pod("notebook", container("lab", **{"gpu.shared": ["GPU-3::2"]}), namespace="teaching"),
@@ -36,7 +36,7 @@ def test_every_device_of_every_container_is_listed(tmp_path: Path) -> None:
         ]
 
 
-def test_an_answer_larger_than_a_window_of_http_2_comes_whole(tmp_path: Path) -> None:
+def test_list_held_reads_response_larger_than_http2_window(tmp_path: Path) -> None:
     pods = [pod(f"train-{number:05d}", container("main", gpu=[f"GPU-{number:036d}"])) for number in range(5000)]
     with kubelet(tmp_path / "socket", pods):
         found = list_held(tmp_path / "socket")
@@ -44,7 +44,7 @@ def test_an_answer_larger_than_a_window_of_http_2_comes_whole(tmp_path: Path) ->
     assert [one.pod for one in found] == [one["name"] for one in pods]
 
 
-def test_an_empty_node_has_an_empty_list(tmp_path: Path) -> None:
+def test_list_held_of_empty_node_is_empty(tmp_path: Path) -> None:
     with kubelet(tmp_path / "socket", []):
         assert list_held(tmp_path / "socket") == []
 
@@ -60,14 +60,14 @@ def test_an_empty_node_has_an_empty_list(tmp_path: Path) -> None:
         ("nvidia0/gi2/vgpu1", "nvidia0/gi2"),
     ],
 )
-def test_replicas_are_of_one_device(device_id: str, device: str) -> None:
+def test_container_device_strips_replica_number(device_id: str, device: str) -> None:
     assert ContainerDevice("n", "p", "c", "nvidia.com/gpu", device_id).device == device
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_is_told_in_the_kubelet_s_words(tmp_path: Path) -> None:
+def test_list_held_error_quotes_kubelet(tmp_path: Path) -> None:
     with (
         kubelet(tmp_path / "socket", [], fails=grpc.StatusCode.RESOURCE_EXHAUSTED),
         pytest.raises(PodResourcesError, match=r"gRPC status 8 \(HTTP 200\) rate limit"),
@@ -75,26 +75,26 @@ def test_a_refusal_is_told_in_the_kubelet_s_words(tmp_path: Path) -> None:
         list_held(tmp_path / "socket")
 
 
-def test_a_server_without_this_api_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_held_error_for_missing_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_resources, "_METHOD", "/v9.PodResourcesLister/List")
     with kubelet(tmp_path / "socket", []), pytest.raises(PodResourcesError, match="gRPC status 12"):
         list_held(tmp_path / "socket")
 
 
-def test_no_socket_is_told_with_its_path(tmp_path: Path) -> None:
+def test_list_held_error_names_missing_socket(tmp_path: Path) -> None:
     with pytest.raises(PodResourcesError, match=f"at {tmp_path}/socket does not answer: No such file or directory"):
         list_held(tmp_path / "socket")
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "message"),
     [
         (b"", "it closed the connection"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "does not answer"),
         (None, "timed out"),
     ],
 )
-def test_something_else_behind_the_socket_is_told(tmp_path: Path, sent: bytes | None, said: str) -> None:
+def test_list_held_error_for_other_server(tmp_path: Path, sent: bytes | None, message: str) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "socket"))
         listening.listen()
@@ -112,14 +112,14 @@ def test_something_else_behind_the_socket_is_told(tmp_path: Path, sent: bytes | 
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(PodResourcesError, match=said):
+        with pytest.raises(PodResourcesError, match=message):
             list_held(tmp_path / "socket", timeout_s=0.3)
         done.set()
         thread.join()
 
 
-def test_an_answer_without_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_resources, "MOST_BYTES", 100)
+def test_list_held_rejects_oversized_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_resources, "MAX_RESPONSE_BYTES", 100)
     pods = [pod(f"train-{number}", container("main", gpu=["GPU-1"])) for number in range(50)]
     with kubelet(tmp_path / "socket", pods), pytest.raises(PodResourcesError, match="larger than 100 bytes"):
         list_held(tmp_path / "socket")
@@ -141,7 +141,7 @@ lists = st.lists(
 
 
 @given(lists)
-def test_what_the_real_encoder_writes_is_read(pods: list) -> None:
+def test_pod_resources_of_real_encoder_are_decoded(pods: list) -> None:
     expected = []
     for one in pods:
         for holder in one["containers"]:
@@ -157,7 +157,7 @@ def test_what_the_real_encoder_writes_is_read(pods: list) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_bytes_of_any_kind_are_read_or_refused(data: bytes) -> None:
+def test_any_pod_resources_bytes_are_decoded_or_rejected(data: bytes) -> None:
     try:
         found = list(pod_resources._held(data))
     except ValueError:

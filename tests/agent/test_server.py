@@ -42,7 +42,7 @@ def agent(answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     made.close()
 
 
-def said(page: str, name: str) -> dict[str, float]:
+def values_by_gpu(page: str, name: str) -> dict[str, float]:
     """Values of a metric by the GPU's number."""
     return {labels.get("gpu", ""): value for labels, value in samples(page).get(name, ())}
 
@@ -54,45 +54,45 @@ def labels(page: str, name: str) -> list[dict[str, str]]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_all_gpus_are_read(agent: Agent, answers: Answers) -> None:
+def test_agent_reads_all_gpus(agent: Agent, answers: Answers) -> None:
     agent.tick(0)
-    assert said(agent.page(), "DCGM_FI_DEV_GPU_UTIL") == {"0": 93, "1": 93}
-    assert said(agent.page(), "DCGM_FI_PROF_SM_ACTIVE") == {}
+    assert values_by_gpu(agent.page(), "DCGM_FI_DEV_GPU_UTIL") == {"0": 93, "1": 93}
+    assert values_by_gpu(agent.page(), "DCGM_FI_PROF_SM_ACTIVE") == {}
     answers.set(**{"1.util.gpu": 7, "1.energy": 6_000_000_000})
     agent.tick(1)
     page = agent.page()
-    assert said(page, "DCGM_FI_DEV_GPU_UTIL") == {"0": 93, "1": 7}
-    assert said(page, "DCGM_FI_PROF_SM_ACTIVE") == {"0": 0.82, "1": 0.82}
-    assert said(page, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")["1"] == 6_000_000_000
-    assert said(page, "DCGM_FI_DEV_XID_ERRORS") == {"0": 0, "1": 0}
-    assert said(page, "pyrometer_gpu_lost") == {"0": 0, "1": 0}
+    assert values_by_gpu(page, "DCGM_FI_DEV_GPU_UTIL") == {"0": 93, "1": 7}
+    assert values_by_gpu(page, "DCGM_FI_PROF_SM_ACTIVE") == {"0": 0.82, "1": 0.82}
+    assert values_by_gpu(page, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")["1"] == 6_000_000_000
+    assert values_by_gpu(page, "DCGM_FI_DEV_XID_ERRORS") == {"0": 0, "1": 0}
+    assert values_by_gpu(page, "pyrometer_gpu_lost") == {"0": 0, "1": 0}
 
 
-def test_a_lost_gpu_keeps_its_series_and_its_xid(agent: Agent, answers: Answers) -> None:
+def test_agent_keeps_series_and_xid_of_lost_gpu(agent: Agent, answers: Answers) -> None:
     agent.tick(0)
-    heard = threading.Event()
-    agent.xids._on_xid = lambda uuid, xid: heard.set()
+    reported = threading.Event()
+    agent.xids._on_xid = lambda uuid, xid: reported.set()
     answers.lose(1)
     answers.set(**{"xid.1": "1 79"})
-    assert heard.wait(10)
+    assert reported.wait(10)
     agent.tick(1)
     page = agent.page()
-    assert said(page, "pyrometer_gpu_lost") == {"0": 0, "1": 1}
-    assert said(page, "DCGM_FI_DEV_XID_ERRORS") == {"0": 0, "1": 79}
-    assert said(page, "DCGM_FI_DEV_GPU_UTIL") == {"0": 93}
+    assert values_by_gpu(page, "pyrometer_gpu_lost") == {"0": 0, "1": 1}
+    assert values_by_gpu(page, "DCGM_FI_DEV_XID_ERRORS") == {"0": 0, "1": 79}
+    assert values_by_gpu(page, "DCGM_FI_DEV_GPU_UTIL") == {"0": 93}
     assert {one["UUID"] for one in labels(page, "pyrometer_gpu_lost")} == {"GPU-00000000", "GPU-00000001"}
 
 
-def test_what_is_too_old_is_not_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_omits_stale_values(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     agent.tick(0)
     assert agent.well
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, thread_time=time.thread_time)
     monkeypatch.setattr(agent_module, "time", later)
     assert "DCGM_FI_DEV_GPU_UTIL" not in agent.page()
-    assert said(agent.page(), "pyrometer_gpu_lost") == {"0": 0, "1": 0}
+    assert values_by_gpu(agent.page(), "pyrometer_gpu_lost") == {"0": 0, "1": 0}
     assert not agent.well
     agent.tick(3600)
-    assert said(agent.page(), "DCGM_FI_DEV_GPU_UTIL") == {"0": 93, "1": 93}
+    assert values_by_gpu(agent.page(), "DCGM_FI_DEV_GPU_UTIL") == {"0": 93, "1": 93}
     assert agent.well
 
 
@@ -102,7 +102,7 @@ def burn(seconds: float) -> None:
         pass
 
 
-def test_what_costs_little_is_read_as_often_as_asked() -> None:
+def test_cheap_reading_keeps_its_interval() -> None:
     taken = []
     reading = ScheduledReading("cheap", lambda: taken.append(1), every_s=1.0, share=0.01)
     for second in range(10):
@@ -110,7 +110,7 @@ def test_what_costs_little_is_read_as_often_as_asked() -> None:
     assert len(taken) == 10
 
 
-def test_what_costs_much_is_read_less_often() -> None:
+def test_expensive_reading_has_longer_interval() -> None:
     reading = ScheduledReading("dear", lambda: burn(0.02), every_s=1.0, share=0.002)
     reading.run(0)
     assert reading.interval_s == 1.0  # the first time says nothing
@@ -121,21 +121,21 @@ def test_what_costs_much_is_read_less_often() -> None:
     assert reading.due_s == due_s
 
 
-def test_nothing_is_read_less_than_once_a_minute() -> None:
+def test_reading_interval_is_at_most_a_minute() -> None:
     reading = ScheduledReading("terrible", lambda: burn(0.02), every_s=1.0, share=0.00001)
     reading.run(0)
     reading.run(1)
     assert reading.interval_s == MAX_INTERVAL_S
 
 
-def test_all_readings_together_stay_below_a_hundredth_of_a_core(agent: Agent) -> None:
+def test_reading_shares_sum_below_a_hundredth_of_a_core(agent: Agent) -> None:
     assert sum(reading.share for reading in agent.readings) < 0.01
 
 
 # -- whose GPU it is --------------------------------------------------------------------------------------------------
 
 
-def test_pods_are_in_the_labels_while_the_kubelet_answers(agent: Agent, tmp_path: Path) -> None:
+def test_agent_labels_pods_while_kubelet_answers(agent: Agent, tmp_path: Path) -> None:
     pods = [
         pod("train-0", container("main", gpu=["GPU-00000000"], rdma=["mlx5_0"])),
         pod("a", container("x", **{"gpu.shared": ["GPU-00000001::0"]})),
@@ -145,7 +145,7 @@ def test_pods_are_in_the_labels_while_the_kubelet_answers(agent: Agent, tmp_path
     with kubelet(tmp_path / "kubelet.sock", pods):
         agent.tick(0)
     page = agent.page()
-    assert said(page, "pyrometer_agent_pod_resources_up") == {"": 1}
+    assert values_by_gpu(page, "pyrometer_agent_pod_resources_up") == {"": 1}
     assert {one["gpu"]: one.get("pod") for one in labels(page, "DCGM_FI_DEV_GPU_UTIL")} == {"0": "train-0", "1": None}
     held = {(one.get("UUID"), one["pod"], one["device_id"]) for one in labels(page, "pyrometer_gpu_allocation_info")}
     assert held == {
@@ -156,20 +156,20 @@ def test_pods_are_in_the_labels_while_the_kubelet_answers(agent: Agent, tmp_path
     }
     agent.tick(60)  # the kubelet is gone
     page = agent.page()
-    assert said(page, "pyrometer_agent_pod_resources_up") == {"": 0}
+    assert values_by_gpu(page, "pyrometer_agent_pod_resources_up") == {"": 0}
     assert all("pod" not in one for one in labels(page, "DCGM_FI_DEV_GPU_UTIL"))
 
 
-def test_pods_of_processes_are_told_beside_the_allocation(agent: Agent, answers: Answers, tmp_path: Path) -> None:
+def test_agent_reports_pods_of_processes(agent: Agent, answers: Answers, tmp_path: Path) -> None:
     for pid in (11, 12):
         (tmp_path / "proc" / str(pid)).mkdir(parents=True)
         (tmp_path / "proc" / str(pid) / "cgroup").write_text(f"0::/../../kubepods/pod{UID}/{ID}\n")
     answers.set(**{"0.pids": "11 12 13"})  # 13 has ended since
     agent.tick(0)
     page = agent.page()
-    (told,) = labels(page, "pyrometer_gpu_processes")
-    assert (told["gpu"], told["pod_uid"], told["container_id"]) == ("0", UID, ID)
-    assert said(page, "pyrometer_gpu_processes") == {"0": 2}
+    (process,) = labels(page, "pyrometer_gpu_processes")
+    assert (process["gpu"], process["pod_uid"], process["container_id"]) == ("0", UID, ID)
+    assert values_by_gpu(page, "pyrometer_gpu_processes") == {"0": 2}
 
 
 # -- over HTTP --------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def get(url: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
             return error.code, dict(error.headers), error.read()
 
 
-def test_a_scrape_gets_the_page_zipped_if_it_asks(agent: Agent) -> None:
+def test_server_gzips_page_on_request(agent: Agent) -> None:
     agent.tick(0)
     with served(agent) as url:
         status, headers, plain = get(f"{url}/metrics")
@@ -204,10 +204,10 @@ def test_a_scrape_gets_the_page_zipped_if_it_asks(agent: Agent) -> None:
         _, headers, zipped = get(f"{url}/metrics?x=1", **{"Accept-Encoding": "deflate, gzip"})
     assert headers["Content-Encoding"] == "gzip"
     assert len(zipped) < len(plain) / 5
-    assert said(gzip.decompress(zipped).decode(), "DCGM_FI_DEV_GPU_UTIL") == {"0": 93, "1": 93}
+    assert values_by_gpu(gzip.decompress(zipped).decode(), "DCGM_FI_DEV_GPU_UTIL") == {"0": 93, "1": 93}
 
 
-def test_a_driver_that_hangs_makes_the_agent_unwell(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_is_unhealthy_while_driver_hangs(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(agent) as url:
         assert get(f"{url}/healthz")[0] == 200
         monkeypatch.setattr(agent, "_ticked_s", time.monotonic() - 1000)
@@ -219,7 +219,7 @@ def test_a_driver_that_hangs_makes_the_agent_unwell(agent: Agent, monkeypatch: p
 
 
 @pytest.mark.heavy
-def test_too_many_at_a_time_are_sent_away_and_the_others_served(agent: Agent) -> None:
+def test_server_rejects_excess_requests(agent: Agent) -> None:
     agent.tick(0)
     with served(agent) as url:
         address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
@@ -259,12 +259,12 @@ def running(answers: Answers, *more: str) -> Iterator[tuple[subprocess.Popen[str
         process.wait()
 
 
-def test_it_serves_until_it_is_told_to_stop(answers: Answers, tmp_path: Path) -> None:
+def test_agent_command_serves_until_terminated(answers: Answers, tmp_path: Path) -> None:
     with running(answers, "--every", "100ms", "--pod-resources", str(tmp_path / "none")) as (process, url):
         status, _, body = get(f"{url}/metrics")
         assert status == 200
-        assert said(body.decode(), "DCGM_FI_DEV_POWER_USAGE") == {"0": 674.312}
-        assert said(body.decode(), "pyrometer_agent_pod_resources_up") == {"": 0}
+        assert values_by_gpu(body.decode(), "DCGM_FI_DEV_POWER_USAGE") == {"0": 674.312}
+        assert values_by_gpu(body.decode(), "pyrometer_agent_pod_resources_up") == {"": 0}
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
 
@@ -289,7 +289,7 @@ except SystemExit as end: print(json.dumps([end.code, sorted({name.split(".")[0]
 
 
 @pytest.mark.heavy
-def test_it_has_nothing_heavy_in_its_memory(answers: Answers) -> None:
+def test_agent_command_imports_no_heavy_package(answers: Answers) -> None:
     port = free_port()
     found = subprocess.run(
         [sys.executable, "-c", LIGHT % (port, port)],
@@ -307,7 +307,7 @@ def test_it_has_nothing_heavy_in_its_memory(answers: Answers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("--listen", "9400"), 2, "--listen '9400' is not HOST:PORT"),
         (("--every", "0s"), 2, "--every '0s' is not a duration from 100ms to 5m"),
@@ -315,7 +315,9 @@ def test_it_has_nothing_heavy_in_its_memory(answers: Answers) -> None:
         (("--listen", "192.0.2.1:9400"), 1, "--listen 192.0.2.1:9400: Cannot assign requested address"),
     ],
 )
-def test_what_it_cannot_do_is_one_sentence(answers: Answers, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_agent_command_error_is_one_sentence(
+    answers: Answers, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "pyrometer", "agent", *arguments],
         env=answers.environment,
@@ -324,11 +326,11 @@ def test_what_it_cannot_do_is_one_sentence(answers: Answers, arguments: tuple[st
         check=False,
     )
     assert found.returncode == code
-    assert said in found.stderr
+    assert message in found.stderr
     assert found.stderr.count("\n") == 1
 
 
-def test_without_a_driver_it_says_where_one_comes_from(answers: Answers, tmp_path: Path) -> None:
+def test_agent_command_without_driver_names_remedy(answers: Answers, tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "pyrometer", "agent"],
         env={**answers.environment, "LD_LIBRARY_PATH": str(tmp_path)},

@@ -1,4 +1,4 @@
-"""The seam for everything that brings facts: deliveries are stored whole, in order, and counted once."""
+"""Sources: deliveries are stored as a whole, in order, and once."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def delivery(*kinds, progress=0.0):
     return Delivery([Event(NOON_MS + number, kind) for number, kind in enumerate(kinds)], progress)
 
 
-def test_what_a_source_brings_is_stored(tmp_path):
+def test_drain_stores_deliveries(tmp_path):
     with Store(tmp_path / "data", create=True) as store:
         given = drained(Listed(delivery("a", "b", progress=0.5), delivery("c", progress=1.0)), store)
         assert [one.progress for one in given] == [0.5, 1.0]
         assert sorted(events(store)) == ["a", "b", "c"]
 
 
-def test_a_delivery_is_safe_when_it_is_announced(tmp_path):
+def test_drain_yields_stored_deliveries(tmp_path):
     async def first(store):
         announced = drain(Listed(delivery("a"), delivery("b")), store)
         await anext(announced)
@@ -61,7 +61,7 @@ def test_a_delivery_is_safe_when_it_is_announced(tmp_path):
         assert asyncio.run(first(store)) == ["a"]
 
 
-def test_with_a_producer_a_source_read_twice_counts_once(tmp_path):
+def test_drain_with_producer_stores_deliveries_once(tmp_path):
     with Store(tmp_path / "data", create=True) as store:
         for _ in range(2):
             drained(Listed(delivery("a"), delivery("b")), store, producer="node-1")
@@ -69,7 +69,7 @@ def test_with_a_producer_a_source_read_twice_counts_once(tmp_path):
         assert sum(store.connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables) == 2
 
 
-def test_an_error_in_the_middle_keeps_what_came_before(tmp_path):
+def test_drain_keeps_deliveries_before_an_error(tmp_path):
     with Store(tmp_path / "data", create=True) as store:
         with pytest.raises(SourceError, match="the line broke"):
             drained(Listed(delivery("a"), SourceError("the line broke"), delivery("b")), store)

@@ -31,10 +31,10 @@ DESIGN_STATES = {"hang_spin": "hang", "hang_idle": "hang", "small_batch": "train
 @pytest.fixture(scope="module")
 def truth(h200):
     """The truth's intervals in the ledger's words; steps that were done again are `lost_work`."""
-    told = json.loads((h200 / "a-truth.json").read_text())
+    truth_json = json.loads((h200 / "a-truth.json").read_text())
     intervals = [
         (DESIGN_STATES.get(i["state"], i["state"]), round(i["start"] * 1000), round(i["end"] * 1000), i)
-        for i in told["intervals"]
+        for i in truth_json["intervals"]
     ]
     resumed_at_ms, resumed_step = next((from_ms, i["resumed_step"]) for _, from_ms, _, i in intervals if len(i) > 3)
     with (h200 / "a-steps.csv").open(newline="") as stream:
@@ -93,13 +93,13 @@ def overlap(one, other):
 # -- with steps -------------------------------------------------------------------------------------------------------
 
 
-def test_every_millisecond_of_the_recording_is_in_the_ledger(answers, truth):
+def test_ledger_covers_every_millisecond_of_recording(answers, truth):
     whole = truth["intervals"][-1][2] - truth["intervals"][0][1]
     for answer in answers.values():
         assert answer["total"]["gpu_ms"] == sum(milliseconds(answer).values()) == whole
 
 
-def test_with_steps_each_state_is_as_long_as_it_truly_was(answers, truth):
+def test_ledger_with_steps_matches_true_state_durations(answers, truth):
     expected = {}
     for state, from_ms, to_ms in truth["intervals"]:
         state = "train or data_stall" if state in ("train", "data_stall") else state  # see the data's README
@@ -112,7 +112,7 @@ def test_with_steps_each_state_is_as_long_as_it_truly_was(answers, truth):
     assert 10_000 <= stalled <= truth["raw"]["data_stall"][1] - truth["raw"]["data_stall"][0]
 
 
-def test_with_steps_every_planted_fault_is_found_once(answers, truth):
+def test_ledger_with_steps_finds_every_planted_fault_once(answers, truth):
     planted = [
         (state, (from_ms, to_ms))
         for state, from_ms, to_ms in truth["intervals"]
@@ -127,21 +127,21 @@ def test_with_steps_every_planted_fault_is_found_once(answers, truth):
         found.remove(matching[0])
 
 
-def test_with_steps_two_hangs_have_their_rank(answers):
+def test_ledger_with_steps_names_rank_of_hangs(answers):
     hangs = [finding for finding in answers[True]["findings"] if finding["cause"] == "hang"]
     assert len(hangs) == 2
     assert [hang["culprit"]["rank"] for hang in hangs] == [0, 0]
     assert sum("a spinning kernel" in " ".join(hang["evidence"]) for hang in hangs) == 1
 
 
-def test_lost_work_is_the_steps_that_were_done_again(answers, truth):
+def test_lost_work_is_the_repeated_steps(answers, truth):
     (lost,) = [finding for finding in answers[True]["findings"] if finding["cause"] == "lost_work"]
     assert truth["lost_steps"] == 1_167
     assert "1,167 steps" in lost["title"]
     assert "1,106" in " ".join(lost["evidence"])
 
 
-def test_with_steps_the_evidence_is_the_sdk(answers):
+def test_ledger_with_steps_has_sdk_evidence(answers):
     assert answers[True]["evidence"]["sdk"] > 0.9
     assert answers[False]["evidence"]["sdk"] == 0
     assert answers[False]["evidence"]["gpu"] > 0.9
@@ -150,14 +150,14 @@ def test_with_steps_the_evidence_is_the_sdk(answers):
 # -- without steps ----------------------------------------------------------------------------------------------------
 
 
-def test_without_steps_a_spinning_kernel_is_a_hang_and_nothing_else_is(answers, truth):
+def test_ledger_without_steps_finds_only_spinning_hangs(answers, truth):
     (found,) = [finding for finding in answers[False]["findings"] if finding["cause"] == "hang"]
     assert overlap(interval(found), truth["raw"]["hang_spin"]) >= 0.5
     spun = truth["raw"]["hang_spin"][1] - truth["raw"]["hang_spin"][0]
     assert milliseconds(answers[False])["hang"] == pytest.approx(spun, abs=TOLERANCE_MS)
 
 
-def test_without_steps_the_rest_is_what_a_gpu_can_show(answers, truth):
+def test_ledger_without_steps_matches_gpu_activity(answers, truth):
     found = milliseconds(answers[False])
     assert found.keys() <= {"active", "starved", "startup", "free", "hang", "unobserved"}
     assert found.get("unobserved", 0) < 500  # from the hold to its first sample: the one before is not about its holder
@@ -170,14 +170,14 @@ def test_without_steps_the_rest_is_what_a_gpu_can_show(answers, truth):
     assert found["starved"] + found["startup"] <= slept + TOLERANCE_MS  # nothing that trained is called idle
 
 
-def test_nothing_of_the_truth_file_reaches_the_ledger_but_who_held_the_gpu(h200, new_reading, tmp_path):
+def test_recording_uses_only_allocations_of_truth_file(h200, new_reading, tmp_path):
     """GPU telemetry alone: with every label of a held interval replaced, the answer is the same."""
     folder = tmp_path / "relabelled"
     shutil.copytree(h200, folder)
-    told = json.loads((folder / "a-truth.json").read_text())
-    for one in told["intervals"]:
+    truth_json = json.loads((folder / "a-truth.json").read_text())
+    for one in truth_json["intervals"]:
         one["state"] = one["state"] if one["state"] == "free" else "held"
-    (folder / "a-truth.json").write_text(json.dumps(told))
+    (folder / "a-truth.json").write_text(json.dumps(truth_json))
     ledgers = []
     for path in (h200, folder):
         reading = new_reading(tmp_path / f"data-{path.name}")
@@ -190,21 +190,21 @@ def test_nothing_of_the_truth_file_reaches_the_ledger_but_who_held_the_gpu(h200,
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_reading_a_recording_twice_changes_nothing(h200, reading):
+def test_reading_recording_twice_is_idempotent(h200, reading):
     reading.take(Recordings(h200), LIMITS)
     once = repr(reading.all_rows())  # the loss is NaN at the end, which does not equal itself
     reading.take(Recordings(h200), LIMITS)
     assert repr(reading.all_rows()) == once
 
 
-def test_a_recording_counts_what_it_read(h200):
+def test_recording_counts_its_rows(h200):
     recordings = Recordings(h200)
     (delivery,) = deliveries_of(recordings)
     assert delivery.progress == 1.0
     assert recordings.counts == {"GPU samples": 537, "steps": 2_934}
 
 
-def test_a_folder_of_two_recordings_has_two_gpus(copied):
+def test_folder_of_two_recordings_has_two_gpus(copied):
     for path in copied.glob("a-*"):
         shutil.copy(path, copied / path.name.replace("a-", "b-"))
     one, other = deliveries_of(Recordings(copied))
@@ -214,7 +214,7 @@ def test_a_folder_of_two_recordings_has_two_gpus(copied):
     assert {record.node_uid for record in other.records if isinstance(record, GpuSample)} == {"recording-b"}
 
 
-def test_without_steps_the_steps_file_need_not_be_there(copied):
+def test_recording_without_steps_needs_no_steps_file(copied):
     (copied / "a-steps.csv").unlink()
     (delivery,) = deliveries_of(Recordings(copied, with_steps=False))
     assert sum(isinstance(record, GpuSample) for record in delivery.records) == 537
@@ -254,7 +254,7 @@ def error_of(path):
     ],
     ids=["not a number", "cut off"],
 )
-def test_a_bad_row_names_file_line_and_value(copied, name, change, named):
+def test_bad_row_error_names_file_line_and_value(copied, name, change, named):
     edit_line(copied / name, 20, change)
     text = error_of(copied)
     assert name in text
@@ -263,7 +263,7 @@ def test_a_bad_row_names_file_line_and_value(copied, name, change, named):
 
 
 @pytest.mark.parametrize(("name", "column"), [("a-gpu.csv", "gpu_util"), ("a-steps.csv", "loss")])
-def test_a_missing_column_is_named_with_its_file(copied, name, column):
+def test_missing_column_error_names_file(copied, name, column):
     edit_line(copied / name, 1, lambda line: line.replace(column, "other"))
     text = error_of(copied)
     assert name in text
@@ -271,12 +271,12 @@ def test_a_missing_column_is_named_with_its_file(copied, name, column):
 
 
 @pytest.mark.parametrize("name", ["a-truth.json", "a-steps.csv"])
-def test_a_missing_file_is_named(copied, name):
+def test_missing_file_error_names_file(copied, name):
     (copied / name).unlink()
     assert name in error_of(copied)
 
 
-def test_a_folder_without_recordings_is_named(tmp_path):
+def test_folder_without_recordings_is_an_error(tmp_path):
     assert str(tmp_path) in error_of(tmp_path)
 
 
@@ -295,12 +295,12 @@ def test_a_folder_without_recordings_is_named(tmp_path):
         '"train"',
     ],
 )
-def test_a_truth_that_is_none_is_an_error(copied, text):
+def test_invalid_truth_file_is_an_error(copied, text):
     (copied / "a-truth.json").write_text(text)
     assert str(copied) in error_of(copied)
 
 
-def test_bytes_that_are_no_text_are_an_error(copied):
+def test_binary_file_is_an_error(copied):
     for name in ("a-gpu.csv", "a-steps.csv", "a-truth.json"):
         original = (copied / name).read_bytes()
         (copied / name).write_bytes(original[:500] + b"\xff\xfe" + original[500:])
@@ -308,7 +308,7 @@ def test_bytes_that_are_no_text_are_an_error(copied):
         (copied / name).write_bytes(original)
 
 
-def test_a_recording_that_ends_early_is_read_up_to_there(copied, reading):
+def test_truncated_recording_is_read_to_its_end(copied, reading):
     """Whole lines are missing at the end: nothing is known of that time, and nothing is made up."""
     for name in ("a-gpu.csv", "a-steps.csv"):
         lines = (copied / name).read_text().splitlines()
@@ -320,14 +320,14 @@ def test_a_recording_that_ends_early_is_read_up_to_there(copied, reading):
 
 
 @pytest.mark.parametrize("absent", ["", "nan", "9223372036854775794", "18446744073709551615"])
-def test_what_nvml_could_not_say_is_absent(copied, absent):
+def test_unknown_nvml_values_are_absent(copied, absent):
     """Blank, NaN and the sentinels near 2^63 are absent values, not numbers and not errors."""
     time_s, *figures = (copied / "a-gpu.csv").read_text().splitlines()[9].split(",")
     edit_line(copied / "a-gpu.csv", 10, lambda line: ",".join([time_s, *[absent] * len(figures)]))
     (delivery,) = deliveries_of(Recordings(copied))
     samples = [record for record in delivery.records if isinstance(record, GpuSample)]
-    said = {name for name, value in samples[8]._asdict().items() if value is not None}
-    assert said == {"time_ms", "node_uid", "slot_index", "instance"}
+    present = {name for name, value in samples[8]._asdict().items() if value is not None}
+    assert present == {"time_ms", "node_uid", "slot_index", "instance"}
     assert {"gpu_util_permille", "power_w", "energy_j"} < {
         name for name, value in samples[7]._asdict().items() if value is not None
     }
@@ -338,7 +338,7 @@ def test_what_nvml_could_not_say_is_absent(copied, absent):
 
 @pytest.mark.parametrize("name", ["h200", "h200-more"])
 @pytest.mark.parametrize("with_steps", [True, False])
-def test_every_recording_scores_as_it_should(h200, new_reading, tmp_path, name, with_steps):
+def test_every_recording_has_expected_score(h200, new_reading, tmp_path, name, with_steps):
     folder = h200.parent / name
     reading = new_reading(tmp_path)
     reading.take(Recordings(folder, with_steps=with_steps), LIMITS)

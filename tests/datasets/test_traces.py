@@ -82,7 +82,7 @@ def small(new_reading, tmp_path_factory):
 # -- openb ------------------------------------------------------------------------------------------------------------
 
 
-def test_openb_gpu_time_is_deletion_minus_scheduling_times_what_was_asked(small):
+def test_openb_gpu_time_is_duration_times_request(small):
     assert small["openb"].hours_by("pod") == pytest.approx({"whole": 2.0, "part": 0.46 / 6, "fails": 8 / 6}, abs=1e-6)
     assert small["openb"].hours_by("outcome") == pytest.approx(
         {"Running": 2.0, "Succeeded": 0.46 / 6, "Failed": 8 / 6}, abs=1e-6
@@ -90,11 +90,11 @@ def test_openb_gpu_time_is_deletion_minus_scheduling_times_what_was_asked(small)
     assert small["openb"].hours_by("team").keys() == {"LS", "BE", "Burstable"}  # its quality of service pays
 
 
-def test_openb_counts_what_it_leaves_out(small):
+def test_openb_counts_skipped_rows(small):
     assert small["openb"].trace.counts == {"pods without a GPU": 1, "GPU pods never scheduled": 1}
 
 
-def test_openb_a_fraction_is_held_to_the_last_part(small):
+def test_openb_fraction_is_allocated_exactly(small):
     openb = small["openb"]
     openb.store.expose_all(["allocation", "ledger_row"])
     shares = dict(openb.ask("SELECT pod_uid, any_value(share) FROM allocation GROUP BY pod_uid"))
@@ -103,8 +103,8 @@ def test_openb_a_fraction_is_held_to_the_last_part(small):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_trace_knows_only_who_held_what(small, name):
-    """No telemetry: the time that was held is `unobserved`, and no capacity was there beside it."""
+def test_trace_has_only_allocations(small, name):
+    """Without telemetry the allocated time is `unobserved`, and there is no other capacity."""
     assert small[name].hours_by("state").keys() == {"unobserved"}
     assert list(problems(small[name].store)) == []
 
@@ -129,7 +129,7 @@ def test_philly_times_are_utc(small):
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_trace_finds_its_file_in_its_folder(written, tmp_path):
+def test_trace_finds_file_in_folder(written, tmp_path):
     written(OPENB, *OPENB_ROWS, name="openb_pod_list_default.csv")
     written(PHILLY, *PHILLY_ROWS, name="philly.csv")
     assert pods_of(OpenbTrace(tmp_path)) == {"whole", "part", "fails"}
@@ -138,13 +138,13 @@ def test_a_trace_finds_its_file_in_its_folder(written, tmp_path):
 
 @pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize("end", ["\n\n", "\n\n\n", ""])
-def test_blank_lines_at_the_end_are_no_rows(written, name, end):
+def test_blank_lines_at_end_are_ignored(written, name, end):
     source, header, rows = TRACES[name]
     assert len(pods_of(source(written(header, *rows, end=end)))) == 3
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_windows_line_ends_are_read(name, tmp_path):
+def test_windows_line_endings_are_read(name, tmp_path):
     source, header, rows = TRACES[name]
     path = tmp_path / "crlf.csv"
     path.write_bytes("\r\n".join([header, *rows, ""]).encode())
@@ -166,7 +166,7 @@ def test_progress_grows_to_one(written, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_reading_a_trace_twice_changes_nothing(reading, written, name):
+def test_reading_trace_twice_is_idempotent(reading, written, name):
     source, header, rows = TRACES[name]
     path = written(header, *rows)
     reading.take(source(path))
@@ -179,7 +179,7 @@ def test_reading_a_trace_twice_changes_nothing(reading, written, name):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_reading_a_longer_trace_adds_what_is_new(reading, written, name):
+def test_reading_longer_trace_adds_new_rows(reading, written, name):
     source, header, rows = TRACES[name]
     reading.take(source(written(header, *rows[:1])))
     before = reading.hours_by("pod")
@@ -216,7 +216,7 @@ def test_reading_a_longer_trace_adds_what_is_new(reading, written, name):
         ("philly", "2017-10-09 07:01:55,66.0", "fewer values"),
     ],
 )
-def test_a_bad_row_names_file_line_and_value(written, name, row, named):
+def test_bad_row_error_names_file_line_and_value(written, name, row, named):
     source, header, rows = TRACES[name]
     path = written(header, *rows, row)
     text = error_of(source(path))
@@ -225,8 +225,8 @@ def test_a_bad_row_names_file_line_and_value(written, name, row, named):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_every_column_that_is_read_is_needed(written, name):
-    """A file without it is not this trace: that is said of the file, not found out in the middle."""
+def test_every_read_column_is_required(written, name):
+    """A file without a required column is rejected as a whole, before its rows are read."""
     source, header, rows = TRACES[name]
     unread = {"cpu_milli", "memory_mib", "gpu_spec", "gpu_time"}
     for number, column in enumerate(header.split(",")):
@@ -237,7 +237,7 @@ def test_every_column_that_is_read_is_needed(written, name):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_wrong_file_is_named(written, tmp_path, name):
+def test_wrong_file_error_names_file(written, tmp_path, name):
     source, header, rows = TRACES[name]
     other = next(one for one in TRACES if one != name)
     assert "is it the right file?" in error_of(source(written(*TRACES[other][1:2], *TRACES[other][2])))
@@ -255,7 +255,7 @@ def test_a_wrong_file_is_named(written, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_missing_file_is_named(tmp_path, name):
+def test_missing_file_error_names_file(tmp_path, name):
     source = TRACES[name][0]
     for path in (tmp_path / "missing.csv", tmp_path):  # a file that is not there, a folder that does not hold it
         text = error_of(source(path))
@@ -285,7 +285,7 @@ def test_openb_has_the_published_hours(openb):
 
 
 @pytest.mark.heavy
-def test_openb_slot_minutes_hold_at_most_a_minute(openb):
+def test_openb_slot_minutes_are_at_most_a_minute(openb):
     assert openb.ask("SELECT count(*) FROM ledger_row")[0][0] > 1_000_000
     (most,) = openb.ask(
         "SELECT max(held) FROM (SELECT sum(ms) AS held FROM ledger_row GROUP BY node_uid, slot_index, minute_ms)"
@@ -295,7 +295,7 @@ def test_openb_slot_minutes_hold_at_most_a_minute(openb):
 
 
 @pytest.mark.heavy
-def test_openb_fractions_are_honoured(openb, real_data):
+def test_openb_fractions_are_allocated(openb, real_data):
     held = dict(openb.ask("SELECT pod_uid, sum(ms) FROM ledger_row GROUP BY pod_uid"))
     fractions = 0
     with (real_data / "openb" / "openb_pod_list_default.csv").open(newline="") as stream:
@@ -313,7 +313,7 @@ def test_openb_fractions_are_honoured(openb, real_data):
 
 
 @pytest.mark.heavy
-def test_openb_is_well_by_our_own_check(openb):
+def test_openb_passes_consistency_check(openb):
     assert list(problems(openb.store)) == []
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyrometer.collect.files.bills import BillError, days_of, read_bill
 from pyrometer.collect.prometheus import api as prometheus
 from pyrometer.collect.source import SourceError
-from pyrometer.collect.trackers.mlflow import Curves, Mlflow
+from pyrometer.collect.trackers.mlflow import CurveReader, Mlflow
 from pyrometer.train.ship.spool import Spool
 from pyrometer.train.ship.target import _rejected, _retry_after_s
 from pyrometer.train.steps import ring
@@ -168,7 +168,7 @@ def test_whatever_mlflow_answers(answer, status):
     async def ask() -> None:
         mlflow = _answering(Mlflow, body, status)
         experiments = await mlflow.experiments()
-        curves = Curves(mlflow)
+        curves = CurveReader(mlflow)
         async for found in mlflow.search(experiments or {"0": "sft"}, most=5):
             assert all(isinstance(point.value, float) for point in await curves.points(found))
 

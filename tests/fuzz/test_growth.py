@@ -65,7 +65,7 @@ def test_snappy_that_says_it_is_large_is_not_unpacked(length):
 
 
 def test_nothing_but_empty_series_takes_no_more_than_its_bytes(monkeypatch):
-    monkeypatch.setattr(remote_write, "MOST_SERIES", 10_000)
+    monkeypatch.setattr(remote_write, "MAX_SERIES", 10_000)
     body = bytes(cramjam.snappy.compress_raw(b"\x0a\x00" * (8 * MIB)))
     assert peak_bytes(refused(lambda: RemoteWriteReader().read(body, NOW_MS), RemoteWriteError)) < 64 * MIB
 
@@ -87,7 +87,7 @@ def test_json_that_is_deep_or_many_takes_no_more_than_its_bytes(text):
 
 
 def test_labels_of_remote_write_are_forgotten():
-    reader = RemoteWriteReader(most_kept_bytes=MIB)
+    reader = RemoteWriteReader(max_kept_bytes=MIB)
 
     def sent(first: int) -> None:
         for host in range(first, first + 20):
@@ -100,7 +100,7 @@ def test_labels_of_remote_write_are_forgotten():
 
 
 def test_labels_and_names_of_an_exporter_are_forgotten():
-    reader = exposition.ExpositionReader(dcgm.measure_of, dcgm.slot_address_of, most_kept=100)
+    reader = exposition.ExpositionReader(dcgm.measure_of, dcgm.slot_address_of, max_cached=100)
     for first in range(0, 3_000, 300):
         lines = [GOOD.replace(b"good", b"host-%d" % host) for host in range(first, first + 300)]
         others = [b"some_metric_%d 1\n" % number for number in range(first, first + 300)]
@@ -110,8 +110,8 @@ def test_labels_and_names_of_an_exporter_are_forgotten():
 
 
 def test_machines_that_somebody_makes_up_are_forgotten(monkeypatch):
-    monkeypatch.setattr(slot_watch, "MOST_REMEMBERED", 100)
-    monkeypatch.setattr(slot_watch, "MOST_SLOTS", 1_000)
+    monkeypatch.setattr(slot_watch, "MAX_EXTRA_SLOTS", 100)
+    monkeypatch.setattr(slot_watch, "MAX_SLOTS", 1_000)
     monkeypatch.setattr(dcgm, "MAX_PERCENT_HOSTS", 1_000)
     taking = Dcgm(lambda host: None, near_idle_power_w)
     measure = dcgm.measure_of(dcgm.DOUBTFUL)
@@ -151,5 +151,5 @@ def test_long_texts_are_cut_before_they_are_kept():
     name = ("metric", {"time_ms": NOW_MS - 500, "name": "n" * (4 * MIB), "value": 1.0})
     for signal, body in otlp_json.bodies([(who, [stack, name])]).items():
         received = requests.read(signal, body, is_json=True, now_ms=NOW_MS)
-        assert len(repr(received.said)) < 100_000
+        assert len(repr(received.messages)) < 100_000
         assert received.body_bytes == len(body)

@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[type, list[Any]]] = {
     "node": (objects.NodeObject, [NODE]),
     "event": (objects.EventObject, [THINGS["event"]]),
     "claim": (objects.ResourceClaim, [THINGS["claim"]]),
-    "queued": (objects.Queued, [THINGS["queued"]]),
+    "queued": (objects.QueuedWorkload, [THINGS["queued"]]),
     "owner": (objects.OwnerObject, OWNERS),
     "namespace": (objects.Namespace, [THINGS["namespace"]]),
 }

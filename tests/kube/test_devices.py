@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyrometer.collect.gpu.dcgm import Dcgm
-from pyrometer.collect.gpu.scrape import Scrapes, of_gpus
+from pyrometer.collect.gpu.scrape import Scrapes, gpu_exporters
 from pyrometer.identify.gpus.gpu_models import near_idle_power_w
 from pyrometer.serve.ingest.telemetry_ingest import HoldersFromKubernetes, TelemetryIngest
 from tests.serve.ingest.test_telemetry_ingest import exporter
@@ -48,7 +48,7 @@ def test_an_exporter_among_the_pods_says_which_gpu_a_pod_has(
                 dcgm = Dcgm(
                     lambda name: collector.cluster.node_uid_of(name) if collector.cluster else None, near_idle_power_w
                 )
-                scrapes = Scrapes(lambda: list(source.exporters.values()), of_gpus(dcgm), interval_s=0.2)
+                scrapes = Scrapes(lambda: list(source.exporters.values()), gpu_exporters(dcgm), interval_s=0.2)
                 telemetry = TelemetryIngest(
                     collector.store, collector.lock, scrapes, HoldersFromKubernetes(lambda: collector.cluster)
                 )

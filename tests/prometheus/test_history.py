@@ -123,7 +123,7 @@ def test_doctor_says_what_it_has_and_what_the_rest_costs(remembering: Server) ->
     ("url", "said"),
     [
         ("http://127.0.0.1:1", "Error: http://127.0.0.1:1 does not answer: "),
-        ("nowhere", "Error: 'nowhere' is not the address of a Prometheus: http://127.0.0.1:9090."),
+        ("nowhere", "Error: 'nowhere' is not the URL of a Prometheus. Use one like http://127.0.0.1:9090."),
     ],
 )
 def test_an_address_that_is_none_is_named(url: str, said: str) -> None:
@@ -140,7 +140,7 @@ def test_a_prometheus_without_gpus_is_told_from_one_with(tmp_path: Path) -> None
     failed = _run("why", "--prometheus", server.url)
     server.close()
     assert failed.returncode == 1
-    assert "remembers nothing of GPUs in that time" in failed.stderr
+    assert "has no GPU metrics in that time range" in failed.stderr
 
 
 def test_the_second_time_only_what_is_missing_is_read(remembering: Server, night: Night, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pyrometer.account.build.ledger import build
 from pyrometer.collect.gpu.dcgm import Dcgm, measure_of, slot_address_of
-from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, of_gpus
+from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, gpu_exporters
 from pyrometer.collect.prometheus.api import Prometheus, Series
 from pyrometer.collect.prometheus.source import GPU_METRICS
 from pyrometer.identify.gpus.gpu_models import near_idle_power_w
@@ -169,7 +169,7 @@ def outcome(request: pytest.FixtureRequest, exporters: Exporters, tmp_path: Path
 async def scrape(exporters: Exporters) -> list[tuple[Any, ...]]:
     """What our own scrapes bring, as often as is needed."""
     targets = [ScrapeTarget(f"http://{exporters.address}/ours/{node}") for node in NODES]
-    scrapes = Scrapes(lambda: targets, of_gpus(new_dcgm()), interval_s=1)
+    scrapes = Scrapes(lambda: targets, gpu_exporters(new_dcgm()), interval_s=1)
     taken: list[tuple[Any, ...]] = []
     deliveries = scrapes.deliveries()
     async for delivery in deliveries:

@@ -344,7 +344,7 @@ def test_without_any_cluster_it_says_so(tmp_path: Path) -> None:
         env={**os.environ, "KUBECONFIG": str(tmp_path / "missing")},
     )
     assert said.returncode == 1
-    assert said.stderr.startswith("Error: No cluster is known: there is no kubeconfig at")
+    assert said.stderr.startswith("Error: No cluster found: there is no kubeconfig at")
 
 
 class TestTokens:

@@ -154,7 +154,7 @@ def _otlp(body: bytes, *, is_json: bool) -> None:
         return
     assert min((*received.refused.values(), *received.left_out.values()), default=0) >= 0
     records = Dcgm(lambda host: None, near_idle_power_w).take(received.samples).records
-    taken = run_registry.RunRegistry().take(received.said, RunContext(), local=True, patient=False)
+    taken = run_registry.RunRegistry().take(received.messages, RunContext(), local=True, patient=False)
     fit([*records, *taken.records])
 
 

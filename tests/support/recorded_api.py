@@ -24,10 +24,10 @@ class Recorded:
 
     def __init__(self, objects: Mapping[str, list[dict[str, Any]]], groups: Mapping[str, Any] = GROUPS) -> None:
         self.objects, self.groups = objects, groups  # by the path of their list; what is installed
-        self.asked: list[tuple[str, str, str]] = []  # path, limit, form
+        self.requests: list[tuple[str, str, str]] = []  # path, limit, form
 
     async def get(self, path: str, params: Mapping[str, str] | None = None, accept: str = "application/json") -> bytes:
-        self.asked.append((path, (params or {}).get("limit", ""), accept))
+        self.requests.append((path, (params or {}).get("limit", ""), accept))
         group, _, version = path.removeprefix("/apis/").partition("/")
         if path == "/api/v1":
             return _resources(CORE)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.act.finding_lifecycle import ms_of
 from pyrometer.collect.source import SourceError
-from pyrometer.collect.trackers.mlflow import Mlflow, NotTakenError
+from pyrometer.collect.trackers.mlflow import Mlflow, RejectedRequestError
 from pyrometer.export.mlflow import write_summary
 from pyrometer.export.tracker_summary import summarize_run
 from pyrometer.model.units import MS_PER_DAY
@@ -114,7 +114,7 @@ class MlflowSummaryWriter(SummaryWriter):
             summary = summarize_run(shown, of_workload(shown, findings), at_ms=at_ms, public_url=self._public_url)
             try:
                 await write_summary(self._mlflow, one.run_id, summary)
-            except NotTakenError as error:  # a run of another server, or deleted
+            except RejectedRequestError as error:  # a run of another server, or deleted
                 log.info("The cost of run %s is not written: %s", one.run_id, error)
                 self._mark_written(one, "refused")
                 continue

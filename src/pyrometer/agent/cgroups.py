@@ -1,7 +1,7 @@
-"""From a process to its pod and container: by its cgroup, else by what is mounted in it.
+"""Finds the pod and container of a process, from its cgroup or else from its mounts.
 
-Knows both cgroup versions, the systemd and the cgroupfs driver, and containerd, CRI-O and Docker. Seen from a container
-with a cgroup namespace of its own, paths begin with `/../`; they end the same.
+Supports both cgroup versions, the systemd and the cgroupfs driver, and containerd, CRI-O and Docker. Seen from a
+container with its own cgroup namespace, paths begin with `/../` but end in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POD_FOLDER = re.compile(rf"/pods/({_UID})/")
 
 
 class ContainerCgroup(NamedTuple):
-    """Whose process it is; empty where that is not known, or no container at all."""
+    """The container of a process; empty if it is unknown or if there is none."""
 
     pod_uid: str = ""
     container_id: str = ""
@@ -34,21 +34,21 @@ def container_of(pid: int, proc: Path) -> ContainerCgroup | None:
             found = found._replace(pod_uid=pod_from_mountinfo(_read(proc / str(pid) / "mountinfo", _MOUNTINFO_BYTES)))
     except (FileNotFoundError, ProcessLookupError):
         return None
-    except OSError:  # hidden from us: that it runs is all we know
+    except OSError:  # not permitted: only the existence of the process is known
         return ContainerCgroup()
     return found
 
 
 def from_cgroup(text: str) -> ContainerCgroup:
-    """What /proc/PID/cgroup says."""
+    """Parses /proc/PID/cgroup."""
     pod, container = _POD.search(text), _CONTAINER.search(text)
     return ContainerCgroup(_dashed(pod[1]) if pod else "", container[1] if container else "")
 
 
 def pod_from_mountinfo(text: str) -> str:
-    """The pod whose folder is mounted in the process (its /etc/hosts always is).
+    """Finds the pod whose folder is mounted in the process (its /etc/hosts always is).
 
-    A process of the node itself sees the folders of all pods, at their own place: those say nothing.
+    A process of the node itself sees the folders of all pods at their original paths, which are ignored.
     """
     found = set()
     for line in text.splitlines():
@@ -66,6 +66,6 @@ def _dashed(uid: str) -> str:
     return uid.replace("_", "-")
 
 
-def _read(path: Path, most: int) -> str:
+def _read(path: Path, max_bytes: int) -> str:
     with path.open("rb") as file:
-        return file.read(most).decode(errors="replace")
+        return file.read(max_bytes).decode(errors="replace")

@@ -1,6 +1,6 @@
-"""What GPUs say, as dcgm-exporter writes it: Prometheus' text format with DCGM's names, units and labels.
+"""Writes GPU metrics like dcgm-exporter: Prometheus' text format with DCGM's names, units and labels.
 
-Names and units are those of dcgm-exporter up to 4.8. What DCGM has no name for begins with `pyrometer_`.
+Names and units are those of dcgm-exporter up to 4.8. Metrics that DCGM does not have begin with `pyrometer_`.
 """
 
 from __future__ import annotations
@@ -15,70 +15,74 @@ from pyrometer.agent.pod_resources import ContainerDevice
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Metric(NamedTuple):
-    """A metric's type and its help."""
+class MetricHelp(NamedTuple):
+    """The type and help text of a metric."""
 
     type: str
     help: str
 
 
-METRICS: dict[str, Metric] = {
-    "DCGM_FI_DEV_SM_CLOCK": Metric("gauge", "SM clock frequency (in MHz)."),
-    "DCGM_FI_DEV_MEM_CLOCK": Metric("gauge", "Memory clock frequency (in MHz)."),
-    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": Metric("gauge", "Why clocks are below their maximum (NVML's bits)."),
-    "DCGM_FI_DEV_MEMORY_TEMP": Metric("gauge", "Memory temperature (in C)."),
-    "DCGM_FI_DEV_GPU_TEMP": Metric("gauge", "GPU temperature (in C)."),
-    "DCGM_FI_DEV_POWER_USAGE": Metric("gauge", "Power draw (in W)."),
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Metric("counter", "Total energy consumption since boot (in mJ)."),
-    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": Metric("counter", "Total number of PCIe retries."),
-    "DCGM_FI_DEV_GPU_UTIL": Metric("gauge", "GPU utilization (in %)."),
-    "DCGM_FI_DEV_MEM_COPY_UTIL": Metric("gauge", "Memory utilization (in %)."),
-    "DCGM_FI_DEV_ENC_UTIL": Metric("gauge", "Encoder utilization (in %)."),
-    "DCGM_FI_DEV_DEC_UTIL": Metric("gauge", "Decoder utilization (in %)."),
-    "DCGM_FI_DEV_XID_ERRORS": Metric("gauge", "Value of the last XID error encountered."),
-    "DCGM_FI_DEV_FB_FREE": Metric("gauge", "Framebuffer memory free (in MiB)."),
-    "DCGM_FI_DEV_FB_USED": Metric("gauge", "Framebuffer memory used (in MiB)."),
-    "DCGM_FI_DEV_FB_RESERVED": Metric("gauge", "Framebuffer memory reserved (in MiB)."),
-    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": Metric("counter", "Total number of single-bit volatile ECC errors."),
-    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": Metric("counter", "Total number of double-bit volatile ECC errors."),
-    "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": Metric("counter", "Total number of single-bit persistent ECC errors."),
-    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": Metric("counter", "Total number of double-bit persistent ECC errors."),
-    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": Metric("counter", "Number of remapped rows for uncorrectable errors"),
-    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": Metric("counter", "Number of remapped rows for correctable errors"),
-    "DCGM_FI_DEV_ROW_REMAP_PENDING": Metric("gauge", "Whether rows wait for a reset to be remapped"),
-    "DCGM_FI_DEV_ROW_REMAP_FAILURE": Metric("gauge", "Whether remapping of rows has failed"),
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Metric("gauge", "Ratio of time the graphics engine is active."),
-    "DCGM_FI_PROF_SM_ACTIVE": Metric("gauge", "The ratio of cycles an SM has at least 1 warp assigned."),
-    "DCGM_FI_PROF_SM_OCCUPANCY": Metric("gauge", "The ratio of number of warps resident on an SM."),
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": Metric("gauge", "Ratio of cycles any tensor pipe is active."),
-    "DCGM_FI_PROF_DRAM_ACTIVE": Metric(
+METRICS: dict[str, MetricHelp] = {
+    "DCGM_FI_DEV_SM_CLOCK": MetricHelp("gauge", "SM clock frequency (in MHz)."),
+    "DCGM_FI_DEV_MEM_CLOCK": MetricHelp("gauge", "Memory clock frequency (in MHz)."),
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": MetricHelp("gauge", "Why clocks are below their maximum (NVML's bits)."),
+    "DCGM_FI_DEV_MEMORY_TEMP": MetricHelp("gauge", "Memory temperature (in C)."),
+    "DCGM_FI_DEV_GPU_TEMP": MetricHelp("gauge", "GPU temperature (in C)."),
+    "DCGM_FI_DEV_POWER_USAGE": MetricHelp("gauge", "Power draw (in W)."),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": MetricHelp("counter", "Total energy consumption since boot (in mJ)."),
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": MetricHelp("counter", "Total number of PCIe retries."),
+    "DCGM_FI_DEV_GPU_UTIL": MetricHelp("gauge", "GPU utilization (in %)."),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": MetricHelp("gauge", "Memory utilization (in %)."),
+    "DCGM_FI_DEV_ENC_UTIL": MetricHelp("gauge", "Encoder utilization (in %)."),
+    "DCGM_FI_DEV_DEC_UTIL": MetricHelp("gauge", "Decoder utilization (in %)."),
+    "DCGM_FI_DEV_XID_ERRORS": MetricHelp("gauge", "Value of the last XID error encountered."),
+    "DCGM_FI_DEV_FB_FREE": MetricHelp("gauge", "Framebuffer memory free (in MiB)."),
+    "DCGM_FI_DEV_FB_USED": MetricHelp("gauge", "Framebuffer memory used (in MiB)."),
+    "DCGM_FI_DEV_FB_RESERVED": MetricHelp("gauge", "Framebuffer memory reserved (in MiB)."),
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": MetricHelp("counter", "Total number of single-bit volatile ECC errors."),
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": MetricHelp("counter", "Total number of double-bit volatile ECC errors."),
+    "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": MetricHelp("counter", "Total number of single-bit persistent ECC errors."),
+    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": MetricHelp("counter", "Total number of double-bit persistent ECC errors."),
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": MetricHelp(
+        "counter", "Number of remapped rows for uncorrectable errors"
+    ),
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": MetricHelp("counter", "Number of remapped rows for correctable errors"),
+    "DCGM_FI_DEV_ROW_REMAP_PENDING": MetricHelp("gauge", "Whether rows wait for a reset to be remapped"),
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": MetricHelp("gauge", "Whether remapping of rows has failed"),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": MetricHelp("gauge", "Ratio of time the graphics engine is active."),
+    "DCGM_FI_PROF_SM_ACTIVE": MetricHelp("gauge", "The ratio of cycles an SM has at least 1 warp assigned."),
+    "DCGM_FI_PROF_SM_OCCUPANCY": MetricHelp("gauge", "The ratio of number of warps resident on an SM."),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": MetricHelp("gauge", "Ratio of cycles any tensor pipe is active."),
+    "DCGM_FI_PROF_DRAM_ACTIVE": MetricHelp(
         "gauge", "Ratio of cycles the device memory interface is active sending or receiving data."
     ),
-    "DCGM_FI_PROF_PCIE_TX_BYTES": Metric("gauge", "The rate of data sent over the PCIe bus, in bytes per second."),
-    "DCGM_FI_PROF_PCIE_RX_BYTES": Metric("gauge", "The rate of data received over the PCIe bus, in bytes per second."),
-    "DCGM_FI_PROF_NVLINK_TX_BYTES": Metric("gauge", "The rate of data sent over NVLink, in bytes per second."),
-    "DCGM_FI_PROF_NVLINK_RX_BYTES": Metric("gauge", "The rate of data received over NVLink, in bytes per second."),
+    "DCGM_FI_PROF_PCIE_TX_BYTES": MetricHelp("gauge", "The rate of data sent over the PCIe bus, in bytes per second."),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": MetricHelp(
+        "gauge", "The rate of data received over the PCIe bus, in bytes per second."
+    ),
+    "DCGM_FI_PROF_NVLINK_TX_BYTES": MetricHelp("gauge", "The rate of data sent over NVLink, in bytes per second."),
+    "DCGM_FI_PROF_NVLINK_RX_BYTES": MetricHelp("gauge", "The rate of data received over NVLink, in bytes per second."),
 }
 
-OWN_METRICS: dict[str, Metric] = {
-    "pyrometer_gpu_lost": Metric("gauge", "Whether the GPU has fallen off the bus: it says nothing else then."),
-    "pyrometer_gpu_allocation_info": Metric("gauge", "A container has this device, as the kubelet says."),
-    "pyrometer_gpu_processes": Metric("gauge", "Processes that compute on this device, by pod and container."),
-    "pyrometer_agent_pod_resources_up": Metric(
+OWN_METRICS: dict[str, MetricHelp] = {
+    "pyrometer_gpu_lost": MetricHelp("gauge", "Whether the GPU has fallen off the bus: it says nothing else then."),
+    "pyrometer_gpu_allocation_info": MetricHelp("gauge", "A container has this device, as the kubelet says."),
+    "pyrometer_gpu_processes": MetricHelp("gauge", "Processes that compute on this device, by pod and container."),
+    "pyrometer_agent_pod_resources_up": MetricHelp(
         "gauge", "Whether the kubelet says who has which device; when 0, labels of pods are missing."
     ),
-    "pyrometer_agent_reading_interval_seconds": Metric("gauge", "How often a group of metrics is read now."),
-    "pyrometer_agent_info": Metric("gauge", "Which agent, on which driver."),
-    "process_cpu_seconds_total": Metric("counter", "CPU time of this process."),
-    "process_resident_memory_bytes": Metric("gauge", "Memory of this process."),
+    "pyrometer_agent_reading_interval_seconds": MetricHelp("gauge", "How often a group of metrics is read now."),
+    "pyrometer_agent_info": MetricHelp("gauge", "Which agent, on which driver."),
+    "process_cpu_seconds_total": MetricHelp("counter", "CPU time of this process."),
+    "process_resident_memory_bytes": MetricHelp("gauge", "Memory of this process."),
 }
 
 Labels = Mapping[str, str]
-Samples = Iterable[tuple[str, float]]  # labels as they are written, and the value
+Samples = Iterable[tuple[str, float]]  # encoded labels, and the value
 
 
-class Shown(NamedTuple):
-    """All that is known of a GPU or MIG instance now."""
+class DeviceReading(NamedTuple):
+    """The current values of a GPU or MIG instance."""
 
     device: NvmlDevice
     values: Mapping[str, float]
@@ -87,8 +91,8 @@ class Shown(NamedTuple):
     processes: Mapping[ContainerCgroup, int] = {}
 
 
-class About(NamedTuple):
-    """What the agent says of itself."""
+class AgentInfo(NamedTuple):
+    """The state of the agent itself."""
 
     hostname: str
     version: str
@@ -97,11 +101,11 @@ class About(NamedTuple):
     intervals_s: Mapping[str, float]
     cpu_s: float
     resident_bytes: int
-    unplaced: Sequence[ContainerDevice] = ()  # allocated devices that NVML does not show us
+    unplaced: Sequence[ContainerDevice] = ()  # allocated devices that NVML does not list
 
 
-def exposition(devices: Sequence[Shown], about: About) -> str:
-    """The page that a scrape gets."""
+def exposition(devices: Sequence[DeviceReading], about: AgentInfo) -> str:
+    """The response to a scrape."""
     series = [(shown, _written(_of_device(shown, about)), _written(_of_holder(shown.held))) for shown in devices]
     lines: list[str] = []
     for name, metric in METRICS.items():
@@ -116,8 +120,8 @@ def exposition(devices: Sequence[Shown], about: About) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _own(series: Sequence[tuple[Shown, str, str]], about: About) -> Iterator[Samples]:
-    """The samples of our own metrics, in the order in which they are declared."""
+def _own(series: Sequence[tuple[DeviceReading, str, str]], about: AgentInfo) -> Iterator[Samples]:
+    """The samples of OWN_METRICS, in the order of their declaration."""
     yield [(device, int(shown.lost)) for shown, device, _ in series]
     unplaced = _written({"Hostname": about.hostname})
     yield [
@@ -136,14 +140,14 @@ def _own(series: Sequence[tuple[Shown, str, str]], about: About) -> Iterator[Sam
     yield [("", about.resident_bytes)]
 
 
-def _family(name: str, metric: Metric, samples: Samples) -> list[str]:
+def _family(name: str, metric: MetricHelp, samples: Samples) -> list[str]:
     lines = [
         f"{name}{{{labels}}} {_number(value)}" if labels else f"{name} {_number(value)}" for labels, value in samples
     ]
     return [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.type}", *lines] if lines else []
 
 
-def _of_device(shown: Shown, about: About) -> Labels:
+def _of_device(shown: DeviceReading, about: AgentInfo) -> Labels:
     device = shown.device
     labels = {
         "gpu": str(device.gpu),
@@ -159,7 +163,7 @@ def _of_device(shown: Shown, about: About) -> Labels:
 
 
 def _of_holder(held: Sequence[ContainerDevice]) -> Labels:
-    """Whose device it is. Of a device that several pods share, nobody's: its values are nobody's alone."""
+    """The labels of the pod that has a device; empty if several pods share it and its values."""
     containers = {(one.container, one.namespace, one.pod) for one in held}
     if len({(namespace, pod) for _, namespace, pod in containers}) != 1:
         return {}

@@ -1,7 +1,6 @@
-"""The profiling counters of Hopper and later, through NVML's GPM: no DCGM, no lock that keeps other profilers out.
+"""Reads the profiling counters of Hopper and later GPUs through NVML's GPM, without DCGM or a lock on profiling.
 
-A value is an average over the time between two samples. So counters that are read less often lose no activity; they
-only tell it later.
+A value is the average between two samples. Counters that are read less often lose no activity and only report it later.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _METRICS = (
 
 
 class Profiler:
-    """Reads the counters of one GPU or MIG instance; `take` fills a sample with where they stand now."""
+    """Reads the counters of one GPU or MIG instance. `take` fills a sample with their current values."""
 
     def __init__(self, take: Callable[[Any], object]) -> None:
         self._take = take
@@ -43,7 +42,7 @@ class Profiler:
         self._has_before = False
 
     def read(self) -> dict[str, float]:
-        """The metrics since the last time; the first time there is nothing to say yet."""
+        """The metrics since the previous call; empty in the first call."""
         has_before, self._has_before = self._has_before, False
         self._take(self._now)
         values = _between(self._before, self._now) if has_before else {}
@@ -51,7 +50,7 @@ class Profiler:
         return values
 
     def close(self) -> None:
-        """Gives the samples back."""
+        """Frees the samples."""
         for sample in (self._before, self._now):
             pynvml.nvmlGpmSampleFree(sample)
 
@@ -62,18 +61,18 @@ def _between(before: Any, now: Any) -> dict[str, float]:
     pynvml.nvmlGpmMetricsGet(request)
     return {
         metric.name: answer.value * metric.scale
-        for metric, answer in zip(_METRICS, request.metrics, strict=False)  # it has room for all that there are
-        # not a number: a context has just appeared
+        for metric, answer in zip(_METRICS, request.metrics, strict=False)  # its array has room for all metrics
+        # NaN after a context was just created
         if answer.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(answer.value)
     }
 
 
 @cache
 def _request() -> Any:
-    """What is asked: 19 kB that need not be made anew for every GPU and second, since one thread reads."""
+    """The request struct of 19 kB, which is reused because only one thread reads."""
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     request.numMetrics = len(_METRICS)
-    for place, metric in enumerate(_METRICS):
-        request.metrics[place].metricId = metric.id
+    for position, metric in enumerate(_METRICS):
+        request.metrics[position].metricId = metric.id
     return request

@@ -1,7 +1,7 @@
-"""GPUs through NVML: which there are and what they say, in dcgm-exporter's metric names and units. No DCGM is needed.
+"""Lists and reads GPUs through NVML, with the metric names and units of dcgm-exporter. It does not need DCGM.
 
-Every metric stands for itself: what a GPU, a driver or a MIG instance does not know is absent, and the others are read
-all the same. A GPU that has fallen off the bus says nothing any more, is marked as lost, and stops nobody else.
+Every metric is read separately. A metric that a GPU, driver or MIG instance does not support is absent. A GPU that has
+fallen off the bus is marked as lost and does not affect the others.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import pynvml
 
 from pyrometer.agent.gpm import Profiler
 
-Values = dict[str, float]  # by metric name; what is not known is not in it
-Reader = Callable[[Any], Values]  # from NVML's handle of a GPU or a MIG instance
+Values = dict[str, float]  # by metric name; unknown values are absent
+Reader = Callable[[Any], Values]  # reads an NVML handle of a GPU or MIG instance
 
 MIB = 1 << 20
 
-# What NVML and DCGM write where they know nothing: all bits set, or the largest signed numbers.
+# The values of NVML and DCGM for unknown numbers: all bits set, or the largest signed numbers.
 _BLANKS = {2**32 - 1, 2**64 - 1, *range(2**31 - 16, 2**31), *range(2**63 - 16, 2**63)}
 
 
 class NvmlError(Exception):
-    """NVML cannot be used; the text says why and the way out."""
+    """NVML cannot be used. The message states the reason and a remedy."""
 
 
 class NvmlDevice(NamedTuple):
-    """What a series is about: a GPU, or one MIG instance of it."""
+    """A GPU or a MIG instance."""
 
     gpu: int  # NVML's index
     uuid: str = ""  # of the GPU, also for an instance
@@ -38,68 +38,68 @@ class NvmlDevice(NamedTuple):
     model: str = ""
     instance: int | None = None  # of MIG, as `nvidia-smi` and DCGM count them
     profile: str = ""  # of the MIG instance: 1g.18gb
-    instance_uuids: tuple[str, ...] = ()  # its MIG devices: one for every compute instance
+    instance_uuids: tuple[str, ...] = ()  # of its MIG devices, one per compute instance
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What device plugins and drivers call it: NVIDIA's plugin by UUID, GKE's and DRA by the minor number."""
+        """Its names in device plugins and drivers: NVIDIA's plugin uses UUIDs, GKE's plugin and DRA minor numbers."""
         if self.instance is not None:
             return (*self.instance_uuids, f"nvidia{self.minor}/gi{self.instance}")
         return (self.uuid, f"nvidia{self.minor}", f"gpu-{self.minor}") if self.uuid else ()
 
 
 class Gpu:
-    """A GPU or a MIG instance, and how to ask it."""
+    """Reads a GPU or a MIG instance."""
 
     def __init__(self, device: NvmlDevice, handle: Any, parent: Gpu | None = None) -> None:
         self.device = device
         self.handle = handle
         self.parent = parent
-        self.divided = False  # it has MIG instances, which have the processes
+        self.divided = False  # whether it has MIG instances, to which its processes belong
         self._lost = handle is None
         self.profiler = None if handle is None else _profiler(device, handle, parent)
 
     @property
     def lost(self) -> bool:
-        """It has fallen off the bus."""
+        """Whether it has fallen off the bus."""
         return self.parent.lost if self.parent else self._lost
 
     def read(self, readers: Iterable[Reader]) -> Values:
-        """What the readers find; each fails alone."""
+        """Reads metrics. A reader that fails does not affect the others."""
         values: Values = {}
         for reader in readers:
-            found = self._ask(reader, self.handle)
+            found = self._call(reader, self.handle)
             if self.lost:
                 return {}
             values.update(found or {})
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
     def profile(self) -> Values:
-        """What the profiling counters say of the time since they were last asked."""
+        """Reads the profiling counters since the previous call."""
         if self.profiler is None:
             return {}
-        return self._ask(self.profiler.read) or {}
+        return self._call(self.profiler.read) or {}
 
     def pids(self) -> list[int]:
-        """The processes that compute on it."""
+        """The compute processes on it."""
         if self.divided:
             return []
-        found = self._ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, self.handle)
+        found = self._call(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, self.handle)
         return [process.pid for process in found or ()]
 
     def close(self) -> None:
-        """Gives back what NVML keeps for it."""
+        """Frees its NVML objects."""
         if self.profiler is not None:
-            self._ask(self.profiler.close)
+            self._call(self.profiler.close)
             self.profiler = None
 
-    def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
-        """The answer, or None where NVML has none; notes whether the GPU is still there."""
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls NVML; None on an error. Also updates whether the GPU is lost."""
         if self.handle is None:
             return None
         root = self.parent or self
         try:
-            answer = question(*about)
+            answer = function(*arguments)
         except pynvml.NVMLError as error:
             root._lost = error.value == pynvml.NVML_ERROR_GPU_IS_LOST or root._lost
             return None
@@ -108,7 +108,7 @@ class Gpu:
 
 
 class Nvml:
-    """The opened library."""
+    """The NVML library and its GPUs."""
 
     def __init__(self) -> None:
         if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
@@ -135,7 +135,7 @@ class Nvml:
         return [*self.gpus, *self.instances]
 
     def list_instances(self) -> None:
-        """Looks which MIG instances there are now. Those that stayed are kept, with their counters."""
+        """Lists the MIG instances again. Existing ones keep their counters."""
         known = {instance.device: instance for instance in self.instances}
         found: list[Gpu] = []
         for gpu in self.gpus:
@@ -147,22 +147,22 @@ class Nvml:
             gone.close()
 
     def close(self) -> None:
-        """Gives the library back."""
+        """Closes the library."""
         for gpu in self.everything:
             gpu.close()
         pynvml.nvmlShutdown()
 
 
 def address(handle: Any) -> int:
-    """What two handles of one GPU have in common."""
+    """The address in a handle, which is the same for all handles of a GPU."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-# -- which GPUs there are ---------------------------------------------------------------------------------------------
+# -- listing GPUs -----------------------------------------------------------------------------------------------------
 
 
 def _gpu(index: int) -> Gpu | None:
-    """A GPU by its index; None where we may not see it."""
+    """The GPU with an index; None if access is not permitted."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         device = NvmlDevice(
@@ -174,7 +174,7 @@ def _gpu(index: int) -> Gpu | None:
         )
     except pynvml.NVMLError_NoPermission:
         return None
-    except pynvml.NVMLError:  # lost before we came: it is counted, and that is all that is known of it
+    except pynvml.NVMLError:  # lost before the start: only its index is known
         return Gpu(NvmlDevice(index), None)
     return Gpu(device, handle)
 
@@ -182,25 +182,25 @@ def _gpu(index: int) -> Gpu | None:
 def _minor(handle: Any) -> int | None:
     try:
         return int(pynvml.nvmlDeviceGetMinorNumber(handle))
-    except pynvml.NVMLError:  # Windows' Linux has none
+    except pynvml.NVMLError:  # WSL has none
         return None
 
 
 def _instances(gpu: Gpu) -> list[tuple[NvmlDevice, Any]]:
-    """The GPU instances of MIG; compute instances that share one share its counters, too."""
+    """The MIG GPU instances. Compute instances of one GPU instance share its counters."""
     if gpu.handle is None:
         return []
     found: dict[int, tuple[NvmlDevice, Any]] = {}
     try:
-        places = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu.handle)
+        slots = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu.handle)
     except pynvml.NVMLError:
         return []
-    for place in range(places):
+    for slot in range(slots):
         try:
-            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, place)
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, slot)
             number = pynvml.nvmlDeviceGetGpuInstanceId(handle)
             uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
-        except pynvml.NVMLError:  # an empty place
+        except pynvml.NVMLError:  # an empty slot
             continue
         device, first = found.get(number) or (gpu.device._replace(instance=number, profile=_profile(name)), handle)
         found[number] = device._replace(instance_uuids=(*device.instance_uuids, uuid)), first
@@ -214,7 +214,7 @@ def _profile(name: str) -> str:
 
 
 def _profiler(device: NvmlDevice, handle: Any, parent: Gpu | None) -> Profiler | None:
-    """The profiling counters, where there are any: Hopper and later."""
+    """The profiling counters, which Hopper and later GPUs have."""
     whole = parent.handle if parent else handle
     try:
         if not pynvml.nvmlGpmQueryDeviceSupport(whole).isSupportedDevice:
@@ -230,11 +230,11 @@ def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-# -- what they say ----------------------------------------------------------------------------------------------------
+# -- reading metrics -------------------------------------------------------------------------------------------------
 
 
 def _amount(raw: int, unit: int = 1) -> float:
-    """A number in a larger unit; not a number where NVML wrote that it knows nothing."""
+    """Converts a number to a larger unit; NaN if NVML does not know it."""
     if raw in _BLANKS:
         return math.nan
     return raw if unit == 1 else raw / unit
@@ -306,7 +306,7 @@ def _remapped_rows(handle: Any) -> Values:
 
 
 def _ecc(name: str, errors: str, since: str) -> Reader:
-    """Reads one of the counters of memory errors: corrected or not, since the driver was loaded or since ever."""
+    """Returns a reader for a counter of memory errors, since the driver was loaded or over the lifetime."""
 
     def read(handle: Any) -> Values:
         return {name: _amount(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))}
@@ -336,5 +336,5 @@ HEALTH: Sequence[Reader] = (
     _ecc("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "CORRECTED", "AGGREGATE"),
     _ecc("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "UNCORRECTED", "AGGREGATE"),
 )
-# What NVML can say of a MIG instance; the rest is the whole GPU's, and told once, of the GPU.
+# The metrics of a MIG instance. All others are of the whole GPU and are reported there.
 INSTANCE: Sequence[Reader] = (_memory,)

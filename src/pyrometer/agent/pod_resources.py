@@ -1,9 +1,9 @@
-"""Who has which device: the kubelet's pod-resources API, gRPC over a unix socket, `v1.PodResourcesLister/List`.
+"""Reads device allocations from the kubelet's pod-resources API (gRPC over a Unix socket, PodResourcesLister/List).
 
-One call with an empty question every few seconds needs little of gRPC. Measured on x86-64 Linux: `grpcio` is 19 MB on
-disk and 21 MiB of memory, and brings threads of its own; `h2` is 1.2 MB and 5 MiB. `protobuf` would add 3 MB, 7 MiB and
-generated code for five nested messages of texts, whose wire format is read here in thirty lines. The tests hold both
-to a real gRPC server and the real encoder.
+One call with an empty request every few seconds needs little of gRPC. Measured on x86-64 Linux, `grpcio` takes 19 MB on
+disk and 21 MiB of memory and starts threads; `h2` takes 1.2 MB and 5 MiB. `protobuf` would add 3 MB, 7 MiB and
+generated code for five nested messages, which thirty lines decode here. Tests compare both with a real gRPC server and
+encoder.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from h2.exceptions import ProtocolError
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 TIMEOUT_S = 5.0
-MOST_BYTES = 16 << 20  # the kubelet's own limit
+MAX_RESPONSE_BYTES = 16 << 20  # the kubelet's own limit
 _METHOD = "/v1.PodResourcesLister/List"
 _PREFIX = struct.Struct(">BI")  # of a gRPC message: whether it is compressed, how long it is
 
 
 class PodResourcesError(Exception):
-    """The kubelet did not answer, or not in a way that can be read; one sentence."""
+    """The kubelet did not answer, or its response cannot be read. The message is one sentence."""
 
 
 class ContainerDevice(NamedTuple):
-    """A container has a device: from a device plugin (`resource`), or by a claim from a DRA driver (`claim`)."""
+    """A device that is allocated to a container by a device plugin (`resource`) or a DRA driver (`claim`)."""
 
     namespace: str
     pod: str
@@ -48,7 +48,7 @@ class ContainerDevice(NamedTuple):
 
 
 def list_held(path: str | Path = SOCKET, timeout_s: float = TIMEOUT_S) -> list[ContainerDevice]:
-    """Every device of every container on this node."""
+    """Lists the devices of all containers on this node."""
     try:
         return list(_held(_call(str(path), _METHOD, timeout_s)))
     except (OSError, ProtocolError, ValueError, EOFError) as error:
@@ -60,7 +60,7 @@ def list_held(path: str | Path = SOCKET, timeout_s: float = TIMEOUT_S) -> list[C
 
 
 def _call(path: str, method: str, timeout_s: float) -> bytes:
-    """The answer to an empty message."""
+    """Sends an empty message and returns the response."""
     deadline_s = time.monotonic() + timeout_s
     connection = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
     with socket.socket(socket.AF_UNIX) as to_kubelet:
@@ -77,7 +77,7 @@ def _call(path: str, method: str, timeout_s: float) -> bytes:
         ]
         connection.send_headers(1, headers)
         connection.send_data(1, _PREFIX.pack(0, 0), end_stream=True)
-        body, said = bytearray(), dict[str, str]()
+        body, response_headers = bytearray(), dict[str, str]()
         while True:
             to_kubelet.sendall(connection.data_to_send())
             to_kubelet.settimeout(max(deadline_s - time.monotonic(), 0.001))
@@ -87,36 +87,36 @@ def _call(path: str, method: str, timeout_s: float) -> bytes:
             for event in connection.receive_data(received):
                 match event:
                     case ResponseReceived() | TrailersReceived():
-                        said.update((str(name), str(value)) for name, value in event.headers or ())
+                        response_headers.update((str(name), str(value)) for name, value in event.headers or ())
                     case DataReceived():
                         body += event.data or b""
                         connection.acknowledge_received_data(event.flow_controlled_length or 0, 1)
-                        if len(body) > MOST_BYTES + _PREFIX.size:
-                            raise ValueError(f"its answer is larger than {MOST_BYTES} bytes")
+                        if len(body) > MAX_RESPONSE_BYTES + _PREFIX.size:
+                            raise ValueError(f"its response is larger than {MAX_RESPONSE_BYTES} bytes")
                     case StreamReset() | ConnectionTerminated():
-                        raise EOFError("it broke the call off")
+                        raise EOFError("it aborted the call")
                     case StreamEnded():
-                        return _message(said, bytes(body))
+                        return _message(response_headers, bytes(body))
 
 
-def _message(said: dict[str, str], body: bytes) -> bytes:
-    """The one message of a unary call."""
-    if said.get("grpc-status") != "0":
-        status, text = said.get("grpc-status", "none"), said.get("grpc-message", "")
-        raise ValueError(f"gRPC status {status} (HTTP {said.get(':status')}) {text[:200]}".rstrip())
+def _message(response_headers: dict[str, str], body: bytes) -> bytes:
+    """The message of a unary call."""
+    if response_headers.get("grpc-status") != "0":
+        status, text = response_headers.get("grpc-status", "none"), response_headers.get("grpc-message", "")
+        raise ValueError(f"gRPC status {status} (HTTP {response_headers.get(':status')}) {text[:200]}".rstrip())
     if len(body) < _PREFIX.size:
-        raise ValueError("its answer has no message")
+        raise ValueError("its response has no message")
     compressed, length = _PREFIX.unpack_from(body)
     if compressed or length != len(body) - _PREFIX.size:
-        raise ValueError("its answer is not one plain message")
+        raise ValueError("its response is not one uncompressed message")
     return body[_PREFIX.size :]
 
 
-# -- protobuf: numbers of fields are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto ------------------------
+# -- protobuf: field numbers are those of     k8s.io/kubelet/pkg/apis/podresources/v1/api.proto ------------------------
 
 
-def _held(answer: bytes) -> Iterator[ContainerDevice]:
-    for pod in _parts(answer, 1):
+def _held(response: bytes) -> Iterator[ContainerDevice]:
+    for pod in _parts(response, 1):
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _parts(pod, 3):
             of = (namespace, name, _text(container, 1))
@@ -129,7 +129,7 @@ def _held(answer: bytes) -> Iterator[ContainerDevice]:
 
 
 def _parts(message: bytes, number: int) -> list[bytes]:
-    """The fields of this number that have a length: texts and messages."""
+    """The string and message fields with a number."""
     return [value for found, value in _fields(message) if found == number]
 
 
@@ -152,9 +152,9 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
             case 5:
                 length = 4
             case kind:
-                raise ValueError(f"its answer has a field of the unknown kind {kind}")
+                raise ValueError(f"its response has a field of the unknown kind {kind}")
         if at + length > len(message):
-            raise ValueError("its answer ends too early")
+            raise ValueError("its response ends too early")
         if key & 7 == 2:
             yield key >> 3, message[at : at + length]
         at += length
@@ -168,4 +168,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
-    raise ValueError("its answer has a number without an end")
+    raise ValueError("its response has an invalid number")

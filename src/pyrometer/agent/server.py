@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from pyrometer import __version__
 from pyrometer.agent.cgroups import ContainerCgroup, container_of
-from pyrometer.agent.dcgm_text import CONTENT_TYPE, About, Shown, exposition
+from pyrometer.agent.dcgm_text import CONTENT_TYPE, AgentInfo, DeviceReading, exposition
 from pyrometer.agent.nvml import ACTIVITY, ENERGY, HEALTH, INSTANCE, Gpu, Nvml, Values
 from pyrometer.agent.pod_resources import ContainerDevice, PodResourcesError, list_held
 from pyrometer.agent.xid_watch import XidWatch
@@ -82,7 +82,7 @@ class Agent:
         self._processes: dict[Gpu, Counter[ContainerCgroup]] = {}
         self._ticked_s = time.monotonic()
         seldom_s = max(every_s, 10.0)
-        # a hundredth of a core, and some of it left for scrapes
+        # a hundredth of a core in total, including scrapes
         self.readings = [
             ScheduledReading("instances", nvml.list_instances, max(every_s, 30.0), 0.0005),
             ScheduledReading("activity", self._reader("activity", self._activity), every_s, 0.0030),
@@ -159,7 +159,7 @@ class Agent:
         unplaced = [one for one in held if one not in placed and one.resource.startswith(GPU_RESOURCES)]
         return exposition(devices, self._about(unplaced))
 
-    def _shown(self, gpu: Gpu, held: Mapping[str, Sequence[ContainerDevice]]) -> Shown:
+    def _shown(self, gpu: Gpu, held: Mapping[str, Sequence[ContainerDevice]]) -> DeviceReading:
         values: Values = {}
         for reading in self.readings:
             found = self._found.get(reading.name)
@@ -167,7 +167,7 @@ class Agent:
                 values.update(found.values.get(gpu, {}))
         if gpu.parent is None and gpu.device.uuid in self.xids.last:
             values["DCGM_FI_DEV_XID_ERRORS"] = self.xids.last[gpu.device.uuid]
-        return Shown(
+        return DeviceReading(
             gpu.device,
             values,
             gpu.lost,
@@ -175,10 +175,10 @@ class Agent:
             self._processes.get(gpu, {}),
         )
 
-    def _about(self, unplaced: Sequence[ContainerDevice]) -> About:
+    def _about(self, unplaced: Sequence[ContainerDevice]) -> AgentInfo:
         used = resource.getrusage(resource.RUSAGE_SELF)
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return About(
+        return AgentInfo(
             hostname=self.hostname,
             version=__version__,
             driver=self.nvml.driver,

@@ -1,4 +1,4 @@
-"""XID errors as NVML reports them: a thread that sleeps in the driver until there is one."""
+"""Watches for XID errors through NVML, with a thread that waits in the driver."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pynvml
 from pyrometer.agent.nvml import Gpu, address
 
 WAIT_MS = 1000
-PAUSE_S = 5.0  # after an error that is not a timeout: a lost GPU makes every wait fail at once
+PAUSE_S = 5.0  # after an error other than a timeout, because a lost GPU makes every wait fail immediately
 
 
 class XidWatch:
-    """The newest XID of every GPU that can report them, by UUID; 0 as long as there was none."""
+    """The newest XID of every GPU that can report them, by UUID; 0 before the first one."""
 
     def __init__(self, gpus: Iterable[Gpu], on_xid: Callable[[str, int], None] | None = None) -> None:
         self.last: dict[str, int] = {}
@@ -29,7 +29,7 @@ class XidWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, after the wait that it is in."""
+        """Ends the thread after its current wait."""
         self._ended.set()
         self._thread.join()
         pynvml.nvmlEventSetFree(self._events)

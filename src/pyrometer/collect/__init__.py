@@ -1,1 +1,1 @@
-"""Facts in, one file a source. A source only translates: it decides nothing about states, owners or money."""
+"""Facts in, one file per source. A source only translates: it decides nothing about states, owners or money."""

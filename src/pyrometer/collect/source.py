@@ -1,4 +1,4 @@
-"""The seam for everything that brings facts."""
+"""The interface of every source of records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pyrometer.store import Store
 
-MOST_WORDS = 500  # characters of what others say: some repeat the value that they do not like
+MAX_ERROR_CHARS = 500  # of a library's error, which may quote the whole value
 
 
 class Delivery(NamedTuple):
@@ -15,28 +15,28 @@ class Delivery(NamedTuple):
 
     records: Sequence[tuple[Any, ...]]
     progress: float = 0.0  # how much of a finite source has been read, 0 to 1
-    covers: tuple[int, int] | None = None  # the time, from and to, that is known once this is stored
+    covers: tuple[int, int] | None = None  # start and end of the time range that is complete once this is stored
 
 
 class Source(Protocol):
-    """Anything that brings facts: an endless watch, or a file that is read once."""
+    """Delivers records: from an endless watch, or from a file that is read once."""
 
     def deliveries(self) -> AsyncIterator[Delivery]:
-        """The facts, in the order in which they are to be stored."""
+        """Yields records in the order in which they are stored."""
         ...
 
 
 class SourceError(Exception):
-    """A source that cannot be read; the text names the thing, the value and the way out."""
+    """A source that cannot be read. The message names the object, the value and a remedy."""
 
 
-def words(error: BaseException) -> str:
-    """What an error of a library says, on one line that has an end; its name when it says nothing."""
-    return " ".join(str(error)[:MOST_WORDS].split()) or type(error).__name__
+def error_text(error: BaseException) -> str:
+    """Returns an error's message as one short line, or the name of its class if it has no message."""
+    return " ".join(str(error)[:MAX_ERROR_CHARS].split()) or type(error).__name__
 
 
 async def drain(source: Source, store: Store, *, producer: str = "") -> AsyncIterator[Delivery]:
-    """Stores what a source brings; yields each delivery once it is safe."""
+    """Stores the deliveries of a source and yields each one after it is stored."""
     sequence = 0
     async for delivery in source.deliveries():
         store.append(delivery.records, producer=producer, sequence=sequence)

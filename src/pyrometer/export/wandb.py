@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyrometer.collect.source import SourceError, words
+from pyrometer.collect.source import SourceError, error_text
 from pyrometer.collect.trackers.wandb import STAMPED, Folder, folders
 from pyrometer.export.tracker_summary import GPU_HOURS, USD, RunSummary
 
@@ -39,7 +39,7 @@ def write_summaries_online(summaries: Mapping[str, RunSummary]) -> WriteResult:
     try:
         api = wandb.Api()
     except (wandb.Error, ValueError) as error:
-        raise SourceError(f"W&B does not let its client in: {words(error)[:300]}") from None
+        raise SourceError(f"W&B does not let its client in: {error_text(error)[:300]}") from None
     missing = 0
     for run_id, run_summary in summaries.items():
         values = wandb_summary(run_summary)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pyrometer.collect.source import words
+from pyrometer.collect.source import error_text
 from pyrometer.questions.host_addresses import LOCAL_HOSTS
 from pyrometer.questions.tokens import PREFIX
 from pyrometer.store import files
@@ -99,7 +99,7 @@ def streamed(address: Address, what: str, body: bytes) -> Iterator[Iterator[byte
     except httpx.RemoteProtocolError:
         raise ServerError(f"{shown} closed the connection early. See its log. Existing files are unchanged.") from None
     except (httpx.HTTPError, OSError) as error:
-        raise UnreachableError(f"{shown} does not answer: {words(error)}.") from None
+        raise UnreachableError(f"{shown} does not answer: {error_text(error)}.") from None
 
 
 def _answered(
@@ -111,7 +111,7 @@ def _answered(
     try:
         response = httpx.request(**_request(address, method, what), params=dict(parameters), content=body)
     except (httpx.HTTPError, OSError) as error:
-        raise UnreachableError(f"{shown} does not answer: {words(error)}.") from None
+        raise UnreachableError(f"{shown} does not answer: {error_text(error)}.") from None
     answer = _json_of(response)
     if response.status_code == 200 and answer is not None:
         return answer

@@ -49,7 +49,7 @@ def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("import", "mlflow", "sqlite:///mlflow.db"), 1, "is not the address of an MLflow tracking server"),
+        (("import", "mlflow", "sqlite:///mlflow.db"), 1, "is not the URL of an MLflow tracking server"),
         (("import", "wandb", "nowhere"), 2, "nowhere does not exist"),
         (("import", "wandb", "."), 1, "has no folders run-DATE-ID"),
         (("import", "openb", "nowhere"), 2, "nowhere does not exist"),

@@ -1,4 +1,4 @@
-"""From what exporters say to records: every version the same, every trap of the trade once."""
+"""Exporter metrics become the same records for all exporter versions, including all known special cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyrometer.collect.gpu.dcgm import Dcgm, measure_of, slot_address_of
 from pyrometer.collect.gpu.device import DeviceUse
 from pyrometer.collect.gpu.samples import COLUMNS
-from pyrometer.collect.gpu.slot_watch import WORKS_AGAIN_MS, Sight, SlotWatch
+from pyrometer.collect.gpu.slot_watch import WORKS_AGAIN_MS, SlotSighting, SlotWatch
 from pyrometer.collect.prometheus.exposition import ExpositionReader
 from pyrometer.collect.source import Delivery
 from pyrometer.identify.gpus.gpu_models import near_idle_power_w
@@ -115,18 +115,18 @@ def night_of(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_sample_is_the_same_from_every_version(version):
+def test_dcgm_sample_is_same_for_all_exporter_versions(version):
     assert sample_of(Gpu(), version) == A_SAMPLE
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_night_is_the_same_from_every_version(version):
+def test_ledger_is_same_for_all_exporter_versions(version):
     assert night_of(version) == night_of("3.x")
     assert len(of(GpuSample, night_of(version)[0])) == 8
 
 
 @pytest.mark.parametrize("honor_labels", [True, False])
-def test_a_night_is_the_same_from_prometheus(honor_labels):
+def test_ledger_is_same_from_prometheus(honor_labels):
     nodes = {"node-b": "uid-b"}
     history = remembered(
         new_dcgm(nodes=nodes), [(time_ms, gpus, "4.9") for time_ms, gpus in A_NIGHT], honor_labels=honor_labels
@@ -136,7 +136,7 @@ def test_a_night_is_the_same_from_prometheus(honor_labels):
     assert set(history.uses) == uses
 
 
-def test_an_exporter_that_is_updated_within_a_night_changes_nothing():
+def test_ledger_is_same_after_exporter_update():
     versions = ("3.x", "4.8 on DCGM 4.6", "4.9", "4.8")
     dcgm, records = new_dcgm(nodes={"node-b": "uid-b"}), []
     for (time_ms, gpus), version in zip(A_NIGHT, versions, strict=True):
@@ -180,7 +180,7 @@ def gpu_of(row):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_recorded_gpu_is_the_same_from_every_version(recorded, version):
+def test_recorded_gpu_is_same_for_all_exporter_versions(recorded, version):
     dcgm, reader = new_dcgm(), ExpositionReader(measure_of, slot_address_of)
     for sample, gpu in recorded:
         parsed = reader.read(text_of([gpu], version))
@@ -190,7 +190,7 @@ def test_a_recorded_gpu_is_the_same_from_every_version(recorded, version):
 
 
 @pytest.mark.parametrize(("name", "watts"), [("l4", 16), ("l40s", 36), ("t4", 9)])
-def test_real_scrapes(real_data, name, watts):
+def test_dcgm_reads_real_scrapes(real_data, name, watts):
     text = (real_data / "dcgm" / f"{name}.prom").read_bytes()
     taken = scraped(new_dcgm(), text)
     samples, slots = of(GpuSample, taken.records), of(Slot, taken.records)
@@ -209,7 +209,7 @@ def test_real_scrapes(real_data, name, watts):
     "blank", [None, "NaN", "+Inf", 2147483632, 2147483634, 140737488355328, 9223372036854775792, -1]
 )
 @pytest.mark.parametrize("version", ["3.x", "4.9"])
-def test_blanks_are_absent(blank, version):
+def test_dcgm_drops_blank_values(blank, version):
     names = VERSIONS[version][0]
     lines = [line_of(name, labels_of(Gpu(), version), blank) for name in names]
     util = line_of("DCGM_FI_DEV_GPU_UTIL", labels_of(Gpu(1), version), 5)
@@ -217,22 +217,22 @@ def test_blanks_are_absent(blank, version):
     assert [sample.slot_index for sample in samples] == [1]  # nothing is known of the other
 
 
-def test_a_blank_costs_only_itself():
+def test_dcgm_blank_does_not_affect_other_values():
     assert sample_of(Gpu(power_w=None)) == A_SAMPLE._replace(power_w=None)
 
 
-def test_ratios_above_one_are_one():
+def test_dcgm_clips_ratios_above_one():
     assert sample_of(Gpu(sm_active=1.07)).sm_active_permille == 1000
 
 
 @pytest.mark.parametrize("values", [[1, 50], [50, 1], [1, 0, 2]])
-def test_a_ratio_in_percent_is_known_by_all_that_its_exporter_shows(values):
+def test_dcgm_detects_percent_ratios_from_all_values_of_exporter(values):
     gpus = [Gpu(index, gpu_util=value) for index, value in enumerate(values)]
     samples = of(GpuSample, scraped(new_dcgm(), text_of(gpus, "4.8 on DCGM 4.6")).records)
     assert [sample.gpu_util_permille for sample in samples] == [10 * value for value in values]
 
 
-def test_a_ratio_in_percent_is_remembered_of_its_exporter_and_of_no_other():
+def test_dcgm_remembers_percent_ratios_per_exporter():
     dcgm = new_dcgm()
     scraped(dcgm, text_of([Gpu(gpu_util=50)], "4.8 on DCGM 4.6"))
     text = text_of([Gpu(gpu_util=1), Gpu(host="node-b", gpu_util=1)], "4.8 on DCGM 4.6")
@@ -242,14 +242,14 @@ def test_a_ratio_in_percent_is_remembered_of_its_exporter_and_of_no_other():
     assert after[0].gpu_util_permille == 500  # it was updated
 
 
-def test_counters_that_were_lost_are_absent():
+def test_dcgm_drops_lost_profiling_counters():
     lost = sample_of(Gpu(gpu_util=99, sm_active=0, graphics=0, tensor=0, dram=0, power_w=500))
     assert (lost.gpu_util_permille, lost.power_w) == (990, 500)
     assert (lost.sm_active_permille, lost.graphics_active_permille) == (None, None)
     assert (lost.tensor_active_permille, lost.dram_active_permille) == (None, None)
 
 
-def test_counters_of_a_hang_stay():
+def test_dcgm_keeps_counters_of_hang():
     hung = sample_of(Gpu(gpu_util=100, sm_active=0, graphics=0, tensor=0, dram=0, power_w=125))
     assert (hung.sm_active_permille, hung.tensor_active_permille, hung.dram_active_permille) == (0, 0, 0)
 
@@ -263,11 +263,11 @@ def test_counters_of_a_hang_stay():
         Gpu(gpu_util=99, sm_active=None, graphics=None, tensor=0, dram=None),  # tensor cores alone prove nothing
     ],
 )
-def test_counters_that_may_be_right_stay(gpu):
+def test_dcgm_keeps_plausible_counters(gpu):
     assert sample_of(gpu).tensor_active_permille == 0
 
 
-def test_what_idle_means_depends_on_the_model():
+def test_dcgm_idle_power_depends_on_gpu_model():
     busy = Gpu(model="NVIDIA L4", gpu_util=99, sm_active=0, graphics=0, tensor=0, dram=0, power_w=60)
     assert sample_of(busy).sm_active_permille is None
     assert sample_of(busy._replace(model=H200)).sm_active_permille == 0
@@ -304,7 +304,7 @@ class Night:
 
 
 @pytest.mark.parametrize(("power_w", "state"), [(125, "hang"), (500, "active")])
-def test_the_ledger_tells_a_hang_from_lost_counters(reading, power_w, state):
+def test_ledger_distinguishes_hang_from_lost_counters(reading, power_w, state):
     still = Gpu(gpu_util=100, sm_active=0, graphics=0, tensor=0, dram=0, power_w=power_w)
     reading.take(Night(still, minutes=12))
     hours = {name: hours for name, hours in reading.hours_by("state").items() if hours}
@@ -315,7 +315,7 @@ def test_the_ledger_tells_a_hang_from_lost_counters(reading, power_w, state):
 # -- devices ----------------------------------------------------------------------------------------------------------
 
 
-def test_mig_instances_are_apart_from_the_device():
+def test_dcgm_separates_mig_instances_from_device():
     gpus = [Gpu(gpu_util=None, instance=7, pod="a"), Gpu(gpu_util=None, instance=9, sm_active=0.1), Gpu()]
     taken = scraped(new_dcgm(), text_of(gpus))
     samples = of(GpuSample, taken.records)
@@ -328,7 +328,7 @@ def test_mig_instances_are_apart_from_the_device():
     assert [(use.instance, use.profile, use.pod) for use in taken.uses] == [(7, "1g.18gb", "a")]
 
 
-def test_pods_that_share_a_device_are_not_summed():
+def test_dcgm_does_not_sum_pods_on_shared_device():
     of_pods = lines_of([Gpu(pod="a", gpu_util=30), Gpu(pod="b", gpu_util=60)], "3.x")
     taken = scraped(new_dcgm(), ("\n".join(of_pods) + "\n").encode())
     assert of(GpuSample, taken.records) == [A_SAMPLE._replace(gpu_util_permille=600)]
@@ -338,20 +338,20 @@ def test_pods_that_share_a_device_are_not_summed():
     assert of(GpuSample, taken.records) == [A_SAMPLE._replace(gpu_util_permille=550)]
 
 
-def test_what_only_pods_say_is_kept_beside_what_the_device_says():
+def test_dcgm_merges_device_and_pod_series():
     power = line_of("DCGM_FI_DEV_POWER_USAGE", labels_of(Gpu(pod="a")), 300)
     util = line_of("DCGM_FI_DEV_GPU_UTIL", labels_of(Gpu()), 40)
     (sample,) = of(GpuSample, scraped(new_dcgm(), f"{power}\n{util}\n".encode()).records)
     assert (sample.gpu_util_permille, sample.power_w) == (400, 300)
 
 
-def test_a_node_that_is_known_has_its_uid():
+def test_dcgm_uses_uid_of_known_node():
     place = slot_address_of({"gpu": "0", "Hostname": "dcgm-exporter-78z52", "node": "node-a"})
     taken = new_dcgm(nodes={"node-a": "uid-a"}).take([(measure_of("DCGM_FI_DEV_GPU_UTIL"), place, 5.0, T0)])
     assert {record.node_uid for record in taken.records} == {"uid-a"}
 
 
-def test_a_node_may_become_known_later():
+def test_dcgm_uses_uid_once_node_is_known():
     nodes = {}
     dcgm = new_dcgm(nodes=nodes)
     text, reader = text_of([Gpu()]), ExpositionReader(measure_of, slot_address_of)
@@ -378,18 +378,18 @@ def test_a_node_may_become_known_later():
         ({"instance": "10.0.0.1:9400", "job": "x"}, {}, ("10.0.0.1",)),
     ],
 )
-def test_where_a_device_is(labels, options, hosts):
+def test_slot_address_of_finds_hosts(labels, options, hosts):
     assert slot_address_of({"gpu": "3", **labels}, **options).hosts == hosts
 
 
 @pytest.mark.parametrize(
     "labels", [{}, {"gpu": "0"}, {"Hostname": "a"}, {"gpu": "x", "Hostname": "a"}, {"gpu": "99999999", "Hostname": "a"}]
 )
-def test_labels_that_name_no_device(labels):
+def test_slot_address_of_labels_without_device_is_none(labels):
     assert slot_address_of(labels) is None
 
 
-def test_a_device_is_known_by_its_file_too():
+def test_slot_address_of_reads_device_file():
     assert slot_address_of({"device": "nvidia5", "Hostname": "a"}).slot_index == 5
 
 
@@ -420,13 +420,13 @@ TARGET = {
         ({"pod": "dcgm-exporter-test", "namespace": "n"}, ("n", "dcgm-exporter-test", None)),  # straight from it
     ],
 )
-def test_pods_in_all_spellings(labels, user):
+def test_slot_address_of_finds_pod_in_all_label_spellings(labels, user):
     place = slot_address_of({**AT, **labels})
     assert (place.namespace, place.pod, place.pod_uid) == user
     assert place.of_pod == (user[1] is not None)
 
 
-def test_a_claim_is_a_use():
+def test_resource_claim_counts_as_device_use():
     labels = {**AT, "dra_claim_name": "gpus", "dra_claim_namespace": "ml", "dra_mig_profile": "1g.18gb"}
     dcgm = new_dcgm()
     taken = dcgm.take([(measure_of("DCGM_FI_DEV_GPU_UTIL"), slot_address_of(labels), 5.0, T0)])
@@ -434,7 +434,7 @@ def test_a_claim_is_a_use():
     assert taken.uses == {use: (T0, T0)}
 
 
-def test_a_use_has_its_times():
+def test_device_use_has_first_and_last_time():
     nights = [(T0 + n * EVERY_MS, [Gpu(pod="a" if n < 3 else None)], "4.9") for n in range(6)]
     taken = remembered(new_dcgm(), nights, honor_labels=False)
     assert [(use.pod, span) for use, span in taken.uses.items()] == [("a", (T0, T0 + 2 * EVERY_MS))]
@@ -444,34 +444,34 @@ def test_a_use_has_its_times():
 
 
 def follow(dcgm, gpus, begin_ms=T0, every_ms=EVERY_MS):
-    """What is said of slots while a GPU looks like this, then like that."""
-    said = []
+    """The slot records and events while a GPU has these states one after the other."""
+    changes = []
     for number, gpu in enumerate(gpus):
         taken = scraped(dcgm, text_of([gpu]), begin_ms + number * every_ms)
-        said += [(number, record) for record in taken.records if not isinstance(record, GpuSample)]
-    return said
+        changes += [(number, record) for record in taken.records if not isinstance(record, GpuSample)]
+    return changes
 
 
-def test_a_slot_is_told_once():
+def test_slot_is_recorded_once():
     ((number, slot),) = follow(new_dcgm(), [Gpu()] * 4)
     assert (number, slot) == (0, Slot(T0, "host/node-a", 0, "GPU-node-a-0", H200))
 
 
-def test_a_slot_that_is_known_from_before_is_not_told():
+def test_slot_known_before_start_is_not_recorded():
     assert follow(new_dcgm([Slot(T0 - 1, "host/node-a", 0, "GPU-node-a-0", H200)]), [Gpu()] * 2) == []
 
 
-def test_another_board_in_the_slot_is_told():
-    said = follow(
+def test_replaced_board_is_recorded():
+    changes = follow(
         new_dcgm([Slot(T0, "host/node-a", 0, "GPU-old", H200, healthy=False, reason="XID 79")]), [Gpu(xid=79)]
     )
-    assert [(slot.uuid, slot.healthy, slot.reason) for _, slot in said] == [("GPU-node-a-0", True, None)]
+    assert [(slot.uuid, slot.healthy, slot.reason) for _, slot in changes] == [("GPU-node-a-0", True, None)]
 
 
-def test_a_fatal_code_takes_the_slot_out_of_service_until_it_is_gone():
-    said = follow(new_dcgm(), [Gpu(), Gpu(xid=79), Gpu(xid=79), Gpu(xid=45), Gpu()])
-    events = [(number, record) for number, record in said if isinstance(record, Event)]
-    slots = [(number, record.healthy, record.reason) for number, record in said if isinstance(record, Slot)]
+def test_fatal_xid_marks_slot_unhealthy_until_cleared():
+    changes = follow(new_dcgm(), [Gpu(), Gpu(xid=79), Gpu(xid=79), Gpu(xid=45), Gpu()])
+    events = [(number, record) for number, record in changes if isinstance(record, Event)]
+    slots = [(number, record.healthy, record.reason) for number, record in changes if isinstance(record, Slot)]
     assert slots == [(0, True, None), (1, False, "XID 79"), (4, True, None)]
     assert [(number, event.kind, event.reason, event.message) for number, event in events] == [
         (1, "xid_error", "79", "the GPU fell off the bus"),
@@ -480,7 +480,7 @@ def test_a_fatal_code_takes_the_slot_out_of_service_until_it_is_gone():
     assert {(event.node_uid, event.slot_index) for _, event in events} == {("host/node-a", 0)}
 
 
-def test_a_code_with_labels_of_its_own_is_of_the_same_device():
+def test_xid_series_with_extra_labels_belongs_to_device():
     explained = line_of("DCGM_FI_DEV_XID_ERRORS", labels_of(Gpu(), err_code="79", err_msg="GPU has fallen off"), 79)
     dcgm = new_dcgm()
     scraped(dcgm, text_of([Gpu()]))
@@ -493,17 +493,17 @@ def test_a_code_with_labels_of_its_own_is_of_the_same_device():
 
 
 @pytest.mark.parametrize("code", [13, 31, 63, 94])
-def test_a_code_that_is_not_fatal_is_only_an_event(code):
-    said = follow(new_dcgm(), [Gpu(), Gpu(xid=code), Gpu(xid=code)])
-    assert [(number, type(record)) for number, record in said] == [(0, Slot), (1, Event)]
+def test_nonfatal_xid_is_only_an_event(code):
+    changes = follow(new_dcgm(), [Gpu(), Gpu(xid=code), Gpu(xid=code)])
+    assert [(number, type(record)) for number, record in changes] == [(0, Slot), (1, Event)]
 
 
-def test_a_code_that_stood_there_from_the_first_is_from_nobody_knows_when():
+def test_xid_present_at_first_sighting_is_ignored():
     ((_, slot),) = follow(new_dcgm(), [Gpu(xid=79)] * 3)
     assert slot.healthy
 
 
-def test_a_slot_that_was_out_of_service_stays_so_over_a_restart():
+def test_unhealthy_slot_stays_unhealthy_after_restart():
     known = Slot(T0 - EVERY_MS, "host/node-a", 0, "GPU-node-a-0", H200, healthy=False, reason="XID 79")
     idle = Gpu(xid=79, power_w=80)
     assert follow(new_dcgm([known]), [idle, idle]) == []
@@ -511,15 +511,15 @@ def test_a_slot_that_was_out_of_service_stays_so_over_a_restart():
     assert (number, slot.healthy) == (1, True)
 
 
-def test_what_others_say_of_a_slot_is_left_alone():
+def test_slot_marked_unhealthy_by_other_source_is_unchanged():
     known = Slot(T0 - EVERY_MS, "host/node-a", 0, "GPU-node-a-0", H200, healthy=False, reason="lost")
     assert follow(new_dcgm([known]), [Gpu()] * 2) == []
 
 
-def test_a_board_that_works_on_is_in_service_whatever_code_still_stands():
+def test_working_board_becomes_healthy_despite_old_xid():
     steps = WORKS_AGAIN_MS // EVERY_MS
-    said = follow(new_dcgm(), [Gpu(), *[Gpu(xid=48)] * (steps + 2)])
-    slots = [(number, slot.healthy) for number, slot in said if isinstance(slot, Slot)]
+    changes = follow(new_dcgm(), [Gpu(), *[Gpu(xid=48)] * (steps + 2)])
+    slots = [(number, slot.healthy) for number, slot in changes if isinstance(slot, Slot)]
     assert slots == [(0, True), (1, False), (1 + steps, True)]
     dead = follow(new_dcgm(), [Gpu(), *[Gpu(xid=48, gpu_util=0, power_w=90)] * (steps + 2)])
     assert [(number, slot.healthy) for number, slot in dead if isinstance(slot, Slot)] == [(0, True), (1, False)]
@@ -562,7 +562,7 @@ wild = st.builds(
 @given(
     st.lists(gpus, min_size=1, max_size=6), st.sampled_from(list(VERSIONS)), st.lists(wild, max_size=5), st.randoms()
 )
-def test_the_order_of_lines_does_not_matter(several, version, noise, random):
+def test_dcgm_result_is_independent_of_line_order(several, version, noise, random):
     lines = [*lines_of(several, version), *noise]
     shuffled = random.sample(lines, len(lines))
     first, second = (scraped(new_dcgm(), ("\n".join(some) + "\n").encode()) for some in (lines, shuffled))
@@ -572,7 +572,7 @@ def test_the_order_of_lines_does_not_matter(several, version, noise, random):
 
 @settings(max_examples=30)
 @given(st.lists(st.lists(gpus, min_size=1, max_size=5), min_size=1, max_size=4), st.lists(wild, max_size=8))
-def test_no_key_comes_twice_and_every_value_fits_its_column(scrapes, noise):
+def test_dcgm_samples_are_unique_and_fit_their_columns(scrapes, noise):
     dcgm, records = new_dcgm(), []
     for number, several in enumerate(scrapes):
         text = ("\n".join([*lines_of(several), *noise]) + "\n").encode()
@@ -594,7 +594,7 @@ def test_no_key_comes_twice_and_every_value_fits_its_column(scrapes, noise):
 
 @settings(max_examples=20)
 @given(st.lists(st.lists(gpus, min_size=1, max_size=4), min_size=1, max_size=4), st.booleans())
-def test_history_says_what_scrapes_said(scrapes, honor_labels):
+def test_dcgm_history_equals_scrapes(scrapes, honor_labels):
     live = new_dcgm()
     nights = [(T0 + number * EVERY_MS, several, "3.x") for number, several in enumerate(scrapes)]
     records, uses = [], set()
@@ -607,23 +607,23 @@ def test_history_says_what_scrapes_said(scrapes, honor_labels):
     assert set(history.uses) == uses
 
 
-def test_every_name_is_a_column_of_the_sample():
+def test_every_used_metric_name_has_a_measure():
     known = {name for names, *_ in VERSIONS.values() for name in names if measure_of(name) is not None}
     assert "DCGM_FI_DEV_MEM_COPY_UTIL" in OLD
     assert measure_of("DCGM_FI_DEV_MEM_COPY_UTIL") is None
     assert len(known) == 24
 
 
-class LooksAtAll(SlotWatch):
-    """One that takes no sight for what is known."""
+class ThoroughSlotWatch(SlotWatch):
+    """One that takes no sighting for what is known."""
 
-    def _is_as_before(self, sight):
+    def _is_as_before(self, sighting):
         return False
 
 
 BOARDS = st.sampled_from([(), (("GPU-a", "H100"),), (("GPU-b", "H100"),), (("GPU-a", "H100"), ("GPU-b", None))])
-SIGHTS = st.builds(
-    Sight,
+SIGHTINGS = st.builds(
+    SlotSighting,
     st.sampled_from(["a", "b"]),
     st.integers(0, 1),
     st.integers(0, 4).map(lambda n: n * WORKS_AGAIN_MS),
@@ -633,9 +633,9 @@ SIGHTS = st.builds(
 )
 
 
-@given(st.lists(st.lists(SIGHTS, max_size=6), max_size=5))
-def test_what_is_as_before_is_no_news(batches):
-    """Late or not, in whatever order: slots of which all sights say what is known need not be looked at."""
-    quick, thorough = SlotWatch(), LooksAtAll()
-    for sights in batches:
-        assert quick.take(sights) == thorough.take(sights)
+@given(st.lists(st.lists(SIGHTINGS, max_size=6), max_size=5))
+def test_slot_watch_shortcut_equals_full_comparison(batches):
+    """Late or not, in whatever order: slots of which all sightings say what is known need not be looked at."""
+    quick, thorough = SlotWatch(), ThoroughSlotWatch()
+    for sightings in batches:
+        assert quick.take(sightings) == thorough.take(sightings)

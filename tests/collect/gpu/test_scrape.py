@@ -1,4 +1,4 @@
-"""Scraping real servers on this machine: what goes well, and everything that does not, in one sentence each."""
+"""Scraping real servers on this machine: successful scrapes, and all errors with one sentence each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import aclosing, asynccontextmanager, closing
 import pytest
 
 from pyrometer.collect.gpu.dcgm import Dcgm
-from pyrometer.collect.gpu.scrape import CLOCK_LIMIT_MS, Scrapes, ScrapeTarget, of_gpus, of_machines
+from pyrometer.collect.gpu.scrape import CLOCK_LIMIT_MS, Scrapes, ScrapeTarget, gpu_exporters, node_exporters
 from pyrometer.collect.nodes.node_exporter import NodeExporters
 from pyrometer.identify.gpus.gpu_models import near_idle_power_w
 from pyrometer.model.records import GpuSample, Slot
@@ -58,7 +58,7 @@ class Exporter:
                 await writer.drain()
                 self.sent += len(answer[begin : begin + 2**16])
         except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
-            pass  # whoever asked had enough
+            pass  # the client closed the connection
         finally:
             writer.close()
 
@@ -78,7 +78,7 @@ async def exporter(answer, tls=None):
 def scrapes(*targets, **options):
     listed = [target if isinstance(target, ScrapeTarget) else ScrapeTarget(target) for target in targets]
     dcgm = Dcgm({"node-a": "uid-a"}.get, near_idle_power_w)
-    return Scrapes(lambda: listed, of_gpus(dcgm), **{"interval_s": EVERY_S, "answer_s": 5.0, **options})
+    return Scrapes(lambda: listed, gpu_exporters(dcgm), **{"interval_s": EVERY_S, "answer_s": 5.0, **options})
 
 
 @asynccontextmanager
@@ -109,7 +109,7 @@ async def until(condition):
 
 
 async def trouble_with(target, **options):
-    """What is said of a target that does not work."""
+    """The reported error of a target that does not work."""
     source = scrapes(target, **options)
     async with running(source) as records:
         await until(lambda: any(state.error for state in source.states.values()))
@@ -125,7 +125,7 @@ GOOD = reply(text_of([Gpu(0, pod="train-0"), Gpu(1)]))
 # -- what goes well ---------------------------------------------------------------------------------------------------
 
 
-def test_samples_come_with_our_time_and_node(tmp_path):
+def test_scrape_sets_time_and_node_of_samples(tmp_path):
     async def scenario():
         async with exporter(GOOD) as one:
             source = scrapes(one.url)
@@ -142,14 +142,14 @@ def test_samples_come_with_our_time_and_node(tmp_path):
     samples = [record for record in records if isinstance(record, GpuSample)]
     assert {(s.node_uid, s.slot_index) for s in samples} == {("uid-a", 0), ("uid-a", 1)}
     assert all(before_ms <= s.time_ms <= before_ms + PATIENCE_S * 1000 for s in samples)
-    assert sum(isinstance(record, Slot) for record in records) == 2  # told once
+    assert sum(isinstance(record, Slot) for record in records) == 2  # reported once
     with closing(Store(tmp_path / "data", create=True)) as store:
         store.append(records)
         store.expose_all(["gpu_sample"])
         assert store.connection.execute("SELECT count(*) FROM gpu_sample").fetchone() == (len(samples),)
 
 
-def test_the_node_of_a_target_goes_before_its_labels():
+def test_scrape_target_node_overrides_labels():
     async def scenario():
         async with (
             exporter(reply(text_of([Gpu(host="container-4711")]))) as one,
@@ -161,23 +161,25 @@ def test_the_node_of_a_target_goes_before_its_labels():
     assert asyncio.run(scenario()) == "uid-a"
 
 
-def test_targets_come_and_go():
+def test_scrapes_follow_changing_targets():
     async def scenario():
         async with exporter(GOOD) as first, exporter(GOOD) as second:
             listed = [ScrapeTarget(first.url)]
-            source = Scrapes(lambda: listed, of_gpus(Dcgm(lambda host: None, near_idle_power_w)), interval_s=EVERY_S)
+            source = Scrapes(
+                lambda: listed, gpu_exporters(Dcgm(lambda host: None, near_idle_power_w)), interval_s=EVERY_S
+            )
             async with running(source):
                 await until(lambda: first.heads)
                 listed[:] = [ScrapeTarget(second.url)]
                 await until(lambda: second.heads and list(source.states) == listed)
-                asked = len(first.heads)
+                requested = len(first.heads)
                 await until(lambda: len(second.heads) > 3)
-                assert len(first.heads) <= asked + 1
+                assert len(first.heads) <= requested + 1
 
     asyncio.run(scenario())
 
 
-def test_no_more_than_so_many_at_once():
+def test_scrapes_limit_concurrent_requests():
     waiting, most = set(), []
 
     async def slow(head):
@@ -189,7 +191,7 @@ def test_no_more_than_so_many_at_once():
 
     async def scenario():
         async with exporter(slow) as one:
-            source = scrapes(*(f"{one.url}?{number}" for number in range(40)), most_at_once=3)
+            source = scrapes(*(f"{one.url}?{number}" for number in range(40)), max_concurrent=3)
             async with running(source):
                 await until(lambda: len(source.states) == 40 and all(state.up for state in source.states.values()))
 
@@ -197,20 +199,20 @@ def test_no_more_than_so_many_at_once():
     assert 1 <= max(most) <= 3
 
 
-def test_targets_are_spread_over_the_interval():
-    asked = []
+def test_scrapes_spread_targets_over_interval():
+    requested = []
 
     async def scenario():
-        async with exporter(lambda head: asked.append(time.monotonic()) or GOOD) as one:
+        async with exporter(lambda head: requested.append(time.monotonic()) or GOOD) as one:
             source = scrapes(*(f"{one.url}?{number}" for number in range(30)), interval_s=0.6)
             async with running(source):
-                await until(lambda: len(asked) >= 30)
+                await until(lambda: len(requested) >= 30)
 
     asyncio.run(scenario())
-    assert len({int((at - asked[0]) / 0.1) for at in asked[:30]}) >= 3  # not all in one moment
+    assert len({int((at - requested[0]) / 0.1) for at in requested[:30]}) >= 3  # not all in one moment
 
 
-def test_a_packed_answer_is_read_though_none_is_asked_for():
+def test_scrape_reads_unrequested_gzip():
     async def scenario():
         packed = reply(gzip.compress(text_of([Gpu()])), Content_Encoding="gzip")
         async with exporter(packed) as one, running(scrapes(one.url)) as records:
@@ -220,7 +222,7 @@ def test_a_packed_answer_is_read_though_none_is_asked_for():
     asyncio.run(scenario())
 
 
-def test_an_answer_in_chunks_is_read():
+def test_scrape_reads_chunked_response():
     """As Go's servers write what is longer than a few kB, dcgm-exporter's among them."""
     text = text_of([Gpu(0)])
     pieces = [text[begin : begin + 100] for begin in range(0, len(text), 100)]
@@ -237,7 +239,7 @@ def test_an_answer_in_chunks_is_read():
     assert sum(isinstance(record, GpuSample) for record in records) >= 1
 
 
-def test_who_asks_may_stand_in_the_address():
+def test_scrape_sends_credentials_of_url():
     async def scenario():
         async with exporter(GOOD) as one:
             async with running(scrapes(one.url.replace("//", f"//me:{SECRET}@"))) as records:
@@ -247,7 +249,7 @@ def test_who_asks_may_stand_in_the_address():
     assert "\r\nAuthorization: Basic bWU6czNjcmV0\r\n" in asyncio.run(scenario())
 
 
-def test_a_store_that_is_busy_costs_no_answer():
+def test_scrapes_lose_nothing_while_store_is_busy():
     """What was scraped meanwhile waits, in its order."""
 
     async def scenario():
@@ -255,8 +257,8 @@ def test_a_store_that_is_busy_costs_no_answer():
             source = scrapes(one.url)
             async with aclosing(source.deliveries()) as deliveries:
                 await anext(deliveries)
-                asked = len(one.heads)
-                await until(lambda: len(one.heads) >= asked + 20)  # nobody takes a delivery
+                requested = len(one.heads)
+                await until(lambda: len(one.heads) >= requested + 20)  # while no delivery is taken
                 held = await anext(deliveries)
                 return sorted({record.time_ms for record in held.records if isinstance(record, GpuSample)}), held
 
@@ -267,7 +269,7 @@ def test_a_store_that_is_busy_costs_no_answer():
     )
 
 
-def test_an_answer_that_is_cut_short_keeps_its_whole_lines():
+def test_scrape_keeps_complete_lines_of_truncated_response():
     text = text_of([Gpu()])
     cut = text[: text.index(b"DCGM_FI_DEV_XID") + 40]
 
@@ -286,7 +288,7 @@ def test_an_answer_that_is_cut_short_keeps_its_whole_lines():
 
 
 @pytest.mark.parametrize(("off_ms", "theirs"), [(3_600_000, False), (-3_600_000, False), (2_000, True)])
-def test_times_in_the_text_count_when_they_may_be_true(off_ms, theirs):
+def test_scrape_uses_plausible_timestamps(off_ms, theirs):
     assert (abs(off_ms) < CLOCK_LIMIT_MS) == theirs
     now_ms = time.time_ns() // 1_000_000
     lines = text_of([Gpu()]).decode().splitlines()
@@ -312,63 +314,63 @@ BOMB = gzip.compress(b"a" * 50_000_000)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (reply(b"<html>Sign in</html>\n", Content_Type="text/html"), "a web page, not metrics"),
-        (reply(b""), "holds no metrics"),
+        (reply(b""), "has no metrics"),
         (reply(b"\xff\xfe\x00\x01\n"), "binary, not metrics"),
-        (reply(b"node_cpu_seconds_total 5\n"), "none of a GPU"),
+        (reply(b"node_cpu_seconds_total 5\n"), "not of a GPU"),
         (reply(b"", "500 Internal Server Error"), "HTTP 500"),
         (reply(b"", "302 Found", Location="http://127.0.0.1:1/login"), "HTTP 302"),
-        (reply(b"", "401 Unauthorized"), r"who asks \(HTTP 401\): name a token file"),
-        (reply(b"", "403 Forbidden"), r"who asks \(HTTP 403\)"),
+        (reply(b"", "401 Unauthorized"), r"requires authentication \(HTTP 401\)\. Set a token file"),
+        (reply(b"", "403 Forbidden"), r"requires authentication \(HTTP 403\)"),
         (reply(b"", length=200_000_000), "larger than 16777216 bytes"),
         (reply(BOMB, Content_Encoding="gzip"), "larger than 16777216 bytes"),
-        (reply(b"not packed", Content_Encoding="gzip"), "packed with gzip, and is not"),
-        (reply(b"x", Content_Encoding="br"), "packed with 'br'"),
-        (b"this is no HTTP\r\n\r\n", "does not answer"),
+        (reply(b"not packed", Content_Encoding="gzip"), "is not gzip, although"),
+        (reply(b"x", Content_Encoding="br"), "encoding 'br'"),
+        (b"this is not HTTP\r\n\r\n", "does not answer"),
         (b"", "does not answer"),
     ],
 )
-def test_every_trouble_is_one_sentence(answer, said):
+def test_scrape_error_is_one_sentence(answer, message):
     async def scenario():
         async with exporter(answer) as one:
             return await trouble_with(one.url)
 
     error = asyncio.run(scenario())
-    assert re.search(said, error)
+    assert re.search(message, error)
     assert error[-1] in ".?"
     assert "\n" not in error
 
 
-def test_an_answer_without_end_is_not_read_to_its_end():
+def test_scrape_aborts_oversized_response():
     head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
 
     async def scenario():
         async with exporter(head + b"a" * 50_000_000) as one:
-            said = await trouble_with(one.url, most_bytes=100_000)
-            return said, one.sent
+            error = await trouble_with(one.url, max_bytes=100_000)
+            return error, one.sent
 
-    said, sent = asyncio.run(scenario())
-    assert "larger than 100000 bytes" in said
+    error, sent = asyncio.run(scenario())
+    assert "larger than 100000 bytes" in error
     assert sent < 40_000_000
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("http://127.0.0.1:1/metrics", "does not answer"),
         ("http://no-such-host.invalid/metrics", "does not answer"),
-        ("ftp://127.0.0.1/metrics", "no URL"),
-        ("nonsense", "no URL"),
-        ("http://[::1", "no URL"),
+        ("ftp://127.0.0.1/metrics", "not a URL"),
+        ("nonsense", "not a URL"),
+        ("http://[::1", "not a URL"),
     ],
 )
-def test_addresses_that_lead_nowhere(url, said):
-    assert said in asyncio.run(trouble_with(url))
+def test_scrape_error_for_bad_url(url, message):
+    assert message in asyncio.run(trouble_with(url))
 
 
-def test_an_answer_that_nothing_can_be_made_of_costs_none_of_the_others():
+def test_scrape_conversion_error_does_not_affect_other_targets():
     dcgm = Dcgm(lambda host: None, near_idle_power_w)
 
     def take(values):
@@ -379,7 +381,7 @@ def test_an_answer_that_nothing_can_be_made_of_costs_none_of_the_others():
     async def scenario():
         async with exporter(GOOD) as good, exporter(reply(text_of([Gpu(host="broken")]))) as broken:
             listed = [ScrapeTarget(good.url), ScrapeTarget(broken.url)]
-            source = Scrapes(lambda: listed, of_gpus(dcgm)._replace(take=take), interval_s=EVERY_S)
+            source = Scrapes(lambda: listed, gpu_exporters(dcgm)._replace(take=take), interval_s=EVERY_S)
             async with running(source) as records:
                 await until(lambda: source.states and source.states[listed[1]].error)
                 seen = len(records)
@@ -391,7 +393,7 @@ def test_an_answer_that_nothing_can_be_made_of_costs_none_of_the_others():
     assert errors == [None, "Its answer could not be used: ZeroDivisionError: ZeroDivisionError."]
 
 
-def test_an_answer_that_nothing_can_be_made_of_stays_in_trouble_until_one_can(caplog):
+def test_scrape_target_is_down_until_conversion_succeeds(caplog):
     """It is reported once, tried less and less often, and stays down between two attempts."""
     caplog.set_level(logging.INFO, "pyrometer")
     dcgm = Dcgm(lambda host: None, near_idle_power_w)
@@ -407,7 +409,7 @@ def test_an_answer_that_nothing_can_be_made_of_stays_in_trouble_until_one_can(ca
         nonlocal source, target
         async with exporter(GOOD) as one:
             target = ScrapeTarget(one.url)
-            source = Scrapes(lambda: [target], of_gpus(dcgm)._replace(take=take), interval_s=EVERY_S)
+            source = Scrapes(lambda: [target], gpu_exporters(dcgm)._replace(take=take), interval_s=EVERY_S)
             async with running(source) as records:
                 await until(lambda: len(seen) > 3)
                 assert source.states[target].failures >= 3
@@ -422,23 +424,23 @@ def test_an_answer_that_nothing_can_be_made_of_stays_in_trouble_until_one_can(ca
     assert source.states[target].error is None
 
 
-def test_one_that_hangs_does_not_hold_up_the_others():
+def test_hanging_scrape_does_not_delay_others():
     async def hang(head):
         await asyncio.Event().wait()
 
     async def scenario():
         async with exporter(hang) as hanging, exporter(GOOD) as good:
             source = scrapes(hanging.url, good.url, answer_s=0.2)
-            said = f"{hanging.url}: It does not answer within 0.2 s"
+            prefix = f"{hanging.url}: It does not answer within 0.2 s"
             async with running(source) as records:
-                await until(lambda: any(one.startswith(said) for one in source.shortcomings()))
+                await until(lambda: any(one.startswith(prefix) for one in source.shortcomings()))
                 count = len(records)
                 await until(lambda: len(records) > count)
 
     asyncio.run(scenario())
 
 
-def test_trouble_is_said_once_and_its_end_too(caplog):
+def test_scrape_error_and_recovery_are_logged_once(caplog):
     caplog.set_level(logging.INFO, "pyrometer")
     answers = [reply(b"", "503 Busy")] * 4 + [GOOD]
 
@@ -451,16 +453,16 @@ def test_trouble_is_said_once_and_its_end_too(caplog):
                 assert (state.up, state.error, state.failures) == (True, None, 0)
 
     asyncio.run(scenario())
-    said = [record.getMessage().partition(" ")[2] for record in caplog.records if record.name == "pyrometer"]
-    assert said == ["It answers with HTTP 503 instead of metrics: is the path right?", "answers again"]
+    logged = [record.getMessage().partition(" ")[2] for record in caplog.records if record.name == "pyrometer"]
+    assert logged == ["It answers with HTTP 503 instead of metrics. Check the path of the URL.", "answers again"]
 
 
-def test_a_list_of_targets_that_cannot_be_made_is_no_silence():
+def test_scrapes_raise_error_of_target_list():
     def broken():
         raise LookupError("no list")
 
     async def scenario():
-        async for _ in Scrapes(broken, of_gpus(Dcgm(lambda host: None, near_idle_power_w))).deliveries():
+        async for _ in Scrapes(broken, gpu_exporters(Dcgm(lambda host: None, near_idle_power_w))).deliveries():
             pass
 
     with pytest.raises(LookupError, match="no list"):
@@ -470,7 +472,7 @@ def test_a_list_of_targets_that_cannot_be_made_is_no_silence():
 # -- who may ask ------------------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_read_anew_every_time(tmp_path, caplog):
+def test_scrape_rereads_token_file(tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     token = tmp_path / "token"
     token.write_text("expired\n")
@@ -483,17 +485,17 @@ def test_a_token_is_read_anew_every_time(tmp_path, caplog):
             source = scrapes(ScrapeTarget(one.url, token_file=str(token)))
             async with running(source) as records:
                 await until(lambda: source.shortcomings())
-                (said,) = source.shortcomings()
+                (error,) = source.shortcomings()
                 token.write_text(SECRET)
                 await until(lambda: records)
-                return said
+                return error
 
-    said = asyncio.run(scenario())
-    assert said.endswith(f"It does not accept the token in {token} (HTTP 401): has it expired?")
+    error = asyncio.run(scenario())
+    assert error.endswith(f"It does not accept the token in {token} (HTTP 401). Check whether it has expired.")
     assert SECRET not in caplog.text
 
 
-def test_a_token_that_may_not_read_metrics(tmp_path):
+def test_scrape_error_for_token_without_permission(tmp_path):
     (tmp_path / "token").write_text(SECRET)
 
     async def scenario():
@@ -503,15 +505,15 @@ def test_a_token_that_may_not_read_metrics(tmp_path):
     assert "may not read metrics (HTTP 403)" in asyncio.run(scenario())
 
 
-def test_a_token_is_not_sent_unencrypted_nor_without_a_file(tmp_path):
+def test_scrape_refuses_unencrypted_or_missing_token(tmp_path):
     (tmp_path / "token").write_text(SECRET)
     plain = ScrapeTarget("http://node-a:9400/metrics", token_file=str(tmp_path / "token"))
-    assert "for all to read" in asyncio.run(trouble_with(plain))
+    assert "sent unencrypted" in asyncio.run(trouble_with(plain))
     missing = ScrapeTarget("http://127.0.0.1:1/", token_file=str(tmp_path / "nothing"))
     assert asyncio.run(trouble_with(missing)).endswith("nothing cannot be read: No such file or directory.")
 
 
-def test_what_is_secret_in_an_address_is_not_said(caplog):
+def test_scrape_errors_hide_secrets_of_url(caplog):
     caplog.set_level(logging.INFO, "pyrometer")
     target = f"http://user:{SECRET}@127.0.0.1:1/metrics?token={SECRET}"
 
@@ -521,9 +523,9 @@ def test_what_is_secret_in_an_address_is_not_said(caplog):
             await until(lambda: source.shortcomings())
             return source.shortcomings()
 
-    (said,) = asyncio.run(scenario())
-    assert said.startswith("http://127.0.0.1:1/metrics: ")
-    assert SECRET not in said + caplog.text
+    (error,) = asyncio.run(scenario())
+    assert error.startswith("http://127.0.0.1:1/metrics: ")
+    assert SECRET not in error + caplog.text
 
 
 @pytest.fixture(scope="module")
@@ -559,17 +561,17 @@ def certificate(tmp_path_factory):
     return str(folder / "cert.pem"), served
 
 
-def test_a_certificate_that_nobody_vouches_for(certificate):
+def test_scrape_error_for_untrusted_certificate(certificate):
     async def scenario():
         async with exporter(GOOD, certificate[1]) as one:
             return await trouble_with(one.url)
 
     assert asyncio.run(scenario()) == (
-        "Its certificate is not trusted (self-signed certificate): name its authority in a CA file."
+        "Its certificate is not trusted (self-signed certificate). Set a CA file that contains its authority."
     )
 
 
-def test_a_certificate_for_another_name(certificate):
+def test_scrape_error_for_hostname_mismatch(certificate):
     async def scenario():
         async with exporter(GOOD, certificate[1]) as one:
             return await trouble_with(ScrapeTarget(one.url.replace("127.0.0.1", "localhost"), ca_file=certificate[0]))
@@ -577,7 +579,7 @@ def test_a_certificate_for_another_name(certificate):
     assert "Hostname mismatch" in asyncio.run(scenario())
 
 
-def test_a_certificate_whose_authority_is_named(certificate, tmp_path):
+def test_scrape_accepts_certificate_of_ca_file(certificate, tmp_path):
     (tmp_path / "token").write_text(SECRET)
 
     async def scenario():
@@ -590,15 +592,15 @@ def test_a_certificate_whose_authority_is_named(certificate, tmp_path):
     assert f"bearer {SECRET}" in asyncio.run(scenario()).lower()
 
 
-def test_a_file_of_authorities_that_is_not_there(tmp_path):
-    said = asyncio.run(trouble_with(ScrapeTarget("https://127.0.0.1:1/", ca_file=str(tmp_path / "nothing.pem"))))
-    assert said.startswith(f"The file of authorities {tmp_path}/nothing.pem cannot be read")
+def test_scrape_error_for_missing_ca_file(tmp_path):
+    error = asyncio.run(trouble_with(ScrapeTarget("https://127.0.0.1:1/", ca_file=str(tmp_path / "nothing.pem"))))
+    assert error.startswith(f"The CA file {tmp_path}/nothing.pem cannot be read")
 
 
 # -- machines ---------------------------------------------------------------------------------------------------------
 
 
-def test_node_exporters_are_scraped_in_the_same_way():
+def test_scrapes_read_node_exporters():
     """The clock of the text is ahead of itself, a minute with every answer: rates come without waiting for one."""
     began_ms = time.time_ns() // 1_000_000 // 60_000 * 60_000 - 180_000
 
@@ -616,7 +618,7 @@ def test_node_exporters_are_scraped_in_the_same_way():
     async def scenario():
         async with exporter(answer) as one:
             target = ScrapeTarget(one.url, node="node-a")
-            reading = of_machines(NodeExporters({"node-a": "uid-a"}.get))
+            reading = node_exporters(NodeExporters({"node-a": "uid-a"}.get))
             async with running(Scrapes(lambda: [target], reading, interval_s=EVERY_S)) as records:
                 await until(lambda: records)
             return records[0]

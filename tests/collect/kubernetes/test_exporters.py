@@ -1,4 +1,4 @@
-"""Which pods are exporters, and where they answer."""
+"""Exporters among pods, and their scrape targets."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def pod(
         ({"app.kubernetes.io/name": "pyrometer-agent"}, [{"containerPort": 9500}], "http://10.1.2.3:9500/metrics"),
     ],
 )
-def test_gpu_exporters_by_the_names_of_their_charts(labels: dict[str, str], ports: Any, url: str) -> None:
+def test_exporter_of_finds_gpu_exporters_by_chart_name(labels: dict[str, str], ports: Any, url: str) -> None:
     target = exporter_of(pod(labels, ports=ports))
     assert target is not None
     assert (target.url, target.node) == (url, "node-a")
     assert machine_exporter_of(pod(labels, ports=ports)) is None
 
 
-def test_a_node_exporter_is_about_its_machine() -> None:
+def test_machine_exporter_of_finds_node_exporter() -> None:
     target = machine_exporter_of(pod({"app.kubernetes.io/name": "prometheus-node-exporter"}, ip="fd00::7"))
     assert target is not None
     assert target.url == "http://[fd00::7]:9100/metrics"
@@ -48,5 +48,5 @@ def test_a_node_exporter_is_about_its_machine() -> None:
     "other",
     [pod({"app": "training"}), pod({"app": "dcgm-exporter"}, phase="Pending"), pod({"app": "dcgm-exporter"}, ip="")],
 )
-def test_others_are_none(other: objects.PodObject) -> None:
+def test_exporter_of_other_pods_is_none(other: objects.PodObject) -> None:
     assert exporter_of(other) is None

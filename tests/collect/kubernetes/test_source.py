@@ -1,4 +1,4 @@
-"""A watch whose records nobody takes for a while: it goes on, up to a limit, and nothing is lost."""
+"""KubernetesSource while the store is busy: the watch continues up to a limit, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ class Busy(Recorded):
 
 
 async def names_of(api: Busy, meanwhile: int) -> tuple[set[str], int]:
-    """The pods that are told, where records are taken only after so many were read; and how many waited then."""
-    told: set[str] = set()
+    """The delivered pods if deliveries are taken only after `meanwhile` pods were read, and how many waited then."""
+    delivered: set[str] = set()
     source = KubernetesSource(api, Cluster("recorded", Settings()), cluster="recorded", heartbeat_s=0.05)  # type: ignore[arg-type]
     async with asyncio.timeout(20):
         deliveries = source.deliveries()
         await anext(deliveries)
         api.begin.set()
         await api.until_read(meanwhile)
-        for _ in range(50):  # as far as it goes
+        for _ in range(50):  # let it read as far as it can
             await asyncio.sleep(0)
         waited = api.read
         async for delivery in deliveries:
-            told |= {record.name for record in delivery.records if isinstance(record, Pod)}
-            if len(told) == api.count:
+            delivered |= {record.name for record in delivery.records if isinstance(record, Pod)}
+            if len(delivered) == api.count:
                 break
-    return told, waited
+    return delivered, waited
 
 
-def test_a_watch_goes_on_while_the_store_is_busy() -> None:
-    told, waited = asyncio.run(names_of(Busy(1_000), meanwhile=1_000))
-    assert (len(told), waited) == (1_000, 1_000)
+def test_source_keeps_watching_while_store_is_busy() -> None:
+    delivered, waited = asyncio.run(names_of(Busy(1_000), meanwhile=1_000))
+    assert (len(delivered), waited) == (1_000, 1_000)
 
 
-def test_no_more_waits_than_may_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 20)
-    told, waited = asyncio.run(names_of(Busy(200), meanwhile=20))
-    assert len(told) == 200
+def test_source_limits_waiting_changes_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 20)
+    delivered, waited = asyncio.run(names_of(Busy(200), meanwhile=20))
+    assert len(delivered) == 200
     assert 20 <= waited <= 21  # and one that was read and finds no room

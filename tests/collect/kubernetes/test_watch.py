@@ -66,8 +66,8 @@ async def _collected(api: Any, kinds: set[type]) -> list[Any]:
     async with asyncio.timeout(20):
         async for delivery in source.deliveries():
             records += delivery.records
-            told = {type(record) for record in records}
-            if source.ready.is_set() and told >= kinds:
+            types = {type(record) for record in records}
+            if source.ready.is_set() and types >= kinds:
                 break
     assert source.shortcomings() == []
     return records
@@ -77,7 +77,7 @@ def only(records: list[Any], kind: type) -> list[Any]:
     return [record for record in records if isinstance(record, kind)]
 
 
-def test_pipelines_and_sweeps_are_read_whole_and_in_small_pages() -> None:
+def test_watch_reads_whole_pipelines_and_sweeps_in_small_pages() -> None:
     api = Recorded(OBJECTS)
     records = asyncio.run(_collected(api, {Pod, PipelineRun, Sweep}))
     pods = {one.name: one for one in only(records, Pod)}
@@ -89,19 +89,19 @@ def test_pipelines_and_sweeps_are_read_whole_and_in_small_pages() -> None:
     assert [(one.name, one.best_trial) for one in only(records, Sweep)] == [("lr-search", "lr-search-abc12345")]
     assert [(one.name, one.value) for one in only(records, Trial)] == [("lr-search-abc12345", 0.33)]
     assert {one.kind for one in only(records, Workload)} == {"Workflow", "Trial", "Pod"}
-    asked = {path: (limit, form) for path, limit, form in api.asked}
-    assert asked["/apis/argoproj.io/v1alpha1/workflows"] == ("50", "application/json")
-    assert asked["/apis/kubeflow.org/v1beta1/trials"] == ("50", "application/json")
-    assert asked["/api/v1/pods"] == ("500", "application/json")
+    requests = {path: (limit, form) for path, limit, form in api.requests}
+    assert requests["/apis/argoproj.io/v1alpha1/workflows"] == ("50", "application/json")
+    assert requests["/apis/kubeflow.org/v1beta1/trials"] == ("50", "application/json")
+    assert requests["/api/v1/pods"] == ("500", "application/json")
 
 
-def test_a_cluster_without_kubeflow_misses_nothing() -> None:
+def test_source_of_cluster_without_kubeflow_has_no_shortcomings() -> None:
     records = asyncio.run(_collected(Recorded({"/api/v1/pods": [pod("alone")]}, groups={}), {Pod}))
     assert [one.name for one in only(records, Pod)] == ["alone"]
 
 
 class Stumbling(Cluster):
-    """One that is not prepared for everything."""
+    """A translator that fails for some objects."""
 
     def take(self, seen: Any) -> Any:
         if seen.object.metadata.name == "poison":
@@ -115,7 +115,7 @@ class Stumbling(Cluster):
 
 
 async def _beside(api: Any, names: set[str]) -> tuple[set[str], list[str]]:
-    """The pods that are written down, and what is said to be missing."""
+    """The recorded pods and the reported shortcomings."""
     translator = Stumbling("recorded", Settings())
     source = KubernetesSource(api, translator, cluster="recorded", always=translator.followed_kinds(), heartbeat_s=0.05)
     found: set[str] = set()
@@ -127,20 +127,20 @@ async def _beside(api: Any, names: set[str]) -> tuple[set[str], list[str]]:
     return found, source.shortcomings()
 
 
-def test_an_object_that_nobody_was_prepared_for_costs_no_other() -> None:
+def test_unusable_object_does_not_affect_others() -> None:
     broken = pod("broken") | {"status": {"phase": ["Pending"]}}
     flow = WORKFLOW | {"metadata": WORKFLOW["metadata"] | {"name": "poison", "uid": "poison"}}
     listed = {
         "/apis/argoproj.io/v1alpha1/workflows": [flow, WORKFLOW],
         "/api/v1/pods": [pod("poison"), broken, *OBJECTS["/api/v1/pods"]],
     }
-    found, said = asyncio.run(_beside(Recorded(listed), {"step", "alone"}))
+    found, shortcomings = asyncio.run(_beside(Recorded(listed), {"step", "alone"}))
     assert found >= {"step", "alone"}
     assert "poison" not in found
-    assert any("passed over" in text for text in said)
+    assert any("were skipped" in text for text in shortcomings)
 
 
-def test_an_object_that_is_nested_too_deeply_keeps_nobody_waiting() -> None:
+def test_deeply_nested_object_does_not_block_start() -> None:
     api = Recorded({"/api/v1/pods": OBJECTS["/api/v1/pods"]})
 
     async def get(path: str, params: Any = None, accept: str = "application/json") -> bytes:

@@ -1,4 +1,4 @@
-"""From what node_exporter says to rows: the same however it is read, and every trap of counters once."""
+"""node_exporter values become the same rows however they are read, including all special cases of counters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from pyrometer.collect.nodes.node_exporter import (
-    LONGEST_MS,
     MATCHERS,
+    MAX_INTERVAL_MS,
     NAMES,
     NodeExporters,
     machine_part_of,
@@ -35,16 +35,16 @@ HERE = {"instance": "10.0.0.7:9100", "job": "node"}
 MIB = 2**20
 
 
-def series_of(said):
+def series_of(series):
     """Name and labels from a short form: `cpu_seconds_total cpu=0 mode=idle`."""
-    name, *labels = said.split()
+    name, *labels = series.split()
     return f"node_{name}", dict(label.split("=") for label in labels)
 
 
 def samples_of(time_ms, values, target=HERE):
     samples = []
-    for said, value in values.items():
-        name, labels = series_of(said)
+    for series, value in values.items():
+        name, labels = series_of(series)
         place = machine_part_of(labels | target)
         if measure_of(name) is not None and place is not None:
             samples.append((measure_of(name), place, value, time_ms))
@@ -59,7 +59,7 @@ def scraped(scrapes, target=HERE, nodes=None):
 
 
 def remembered(scrapes, cuts=()):
-    """The rows of the same as Prometheus has it, read in pieces that end after so many scrapes."""
+    """The rows of the same values from Prometheus, read in pieces that end after these numbers of scrapes."""
     exporters, rows = NodeExporters({}.get), []
     for first, last in zip([0, *cuts], [*cuts, len(scrapes)], strict=True):
         series = {}
@@ -76,7 +76,7 @@ def remembered(scrapes, cuts=()):
 
 
 def machine(seconds, *, cpus=2, **changes):
-    """A steady machine after so many seconds: half idle, a tenth waiting for a disk that is busy 80 % of the time."""
+    """A steady machine after `seconds`: half idle, a tenth waiting for a disk that is busy 80 % of the time."""
     values = {
         "memory_MemTotal_bytes": 64 * 2**30,
         "memory_MemAvailable_bytes": 16 * 2**30,
@@ -124,7 +124,7 @@ def steadily(minutes, every_s=15, from_s=5, **changes):
 
 def without(scrapes, which):
     """The scrapes without the values for which `which` holds."""
-    return [(t, {said: v for said, v in values.items() if not which(t, said)}) for t, values in scrapes]
+    return [(t, {series: v for series, v in values.items() if not which(t, series)}) for t, values in scrapes]
 
 
 def changed(scrapes, from_ms, changes):
@@ -136,17 +136,17 @@ def changed(scrapes, from_ms, changes):
 
 
 @pytest.mark.parametrize("every_s", [1, 15, 30, 60])
-def test_a_steady_machine(every_s):
+def test_node_exporter_rows_of_steady_machine(every_s):
     first, *later = scraped(steadily(4, every_s))
     assert first == NodeSample(T0, "host/gpu-7", memory_used_permille=750)  # one scrape gives no rate
     assert later == [STEADY._replace(time_ms=T0 + m * MINUTE) for m in (1, 2, 3)]
 
 
-def test_scrapes_that_are_further_apart_than_minutes():
+def test_node_exporter_rows_of_infrequent_scrapes():
     assert scraped(steadily(7, 120))[1:] == [STEADY._replace(time_ms=T0 + m * MINUTE) for m in (2, 4, 6)]
 
 
-def test_a_minute_is_written_once_when_it_is_over():
+def test_minute_is_written_once_after_its_end():
     exporters, rows = NodeExporters({}.get), []
     for time_ms, values in steadily(3):
         new = exporters.take(samples_of(time_ms, values))
@@ -157,7 +157,7 @@ def test_a_minute_is_written_once_when_it_is_over():
     assert exporters.rest() == []
 
 
-def test_what_comes_late_changes_nothing():
+def test_late_values_change_nothing():
     exporters = NodeExporters({}.get)
     scrapes = steadily(3)
     for time_ms, values in scrapes:
@@ -166,7 +166,7 @@ def test_what_comes_late_changes_nothing():
     assert exporters.rest() == [STEADY._replace(time_ms=T0 + 2 * MINUTE)]
 
 
-def test_machines_that_are_gone_are_forgotten():
+def test_silent_machines_are_forgotten():
     exporters = NodeExporters({}.get)
     exporters.take(samples_of(T0, machine(5), HERE))
     exporters.take(samples_of(T0 + 5 * MINUTE, machine(5), {"instance": "10.0.0.8:9100"}))
@@ -187,21 +187,21 @@ def histories(draw):
     """A machine that does anything: counters that stand, jump, fall or are missing, scrapes at any distance."""
     time_ms, values, scrapes = T0, dict.fromkeys(SERIES, 1e4), []
     for _ in range(draw(st.integers(1, 12))):
-        time_ms += draw(st.integers(1, 40_000) | st.integers(40_000, 2 * LONGEST_MS))
+        time_ms += draw(st.integers(1, 40_000) | st.integers(40_000, 2 * MAX_INTERVAL_MS))
         shown = {}
-        for said in sorted(draw(st.sets(st.sampled_from(SERIES)))):
+        for series in sorted(draw(st.sets(st.sampled_from(SERIES)))):
             step = draw(grown)
-            values[said] = max(0.0, values[said] + step) if np.isfinite(step) else values[said]
-            shown[said] = values[said] if np.isfinite(step) else step
+            values[series] = max(0.0, values[series] + step) if np.isfinite(step) else values[series]
+            shown[series] = values[series] if np.isfinite(step) else step
         gone = draw(st.sets(st.sampled_from(SERIES), max_size=3))
-        scrapes.append((time_ms, {said: value for said, value in (values | shown).items() if said not in gone}))
+        scrapes.append((time_ms, {series: value for series, value in (values | shown).items() if series not in gone}))
     return scrapes
 
 
 @given(scrapes=histories(), data=st.data())
 @settings(max_examples=60)
 @pytest.mark.heavy
-def test_scrapes_and_what_prometheus_remembers_of_them_are_the_same_rows(scrapes, data):
+def test_scrapes_and_prometheus_history_give_same_rows(scrapes, data):
     cuts = sorted(data.draw(st.sets(st.integers(0, len(scrapes)), max_size=3)))
     named = [(t, values | {"uname_info nodename=gpu-7": 1}) for t, values in scrapes]
     rows = scraped(named)
@@ -218,8 +218,10 @@ def test_scrapes_and_what_prometheus_remembers_of_them_are_the_same_rows(scrapes
 @given(histories())
 @settings(max_examples=40)
 @pytest.mark.heavy
-def test_the_newest_scrape_of_a_minute_is_enough(scrapes):
-    every = [(t, {said: np.nan_to_num(values.get(said, 1.0), posinf=1e9) for said in SERIES}) for t, values in scrapes]
+def test_newest_scrape_of_minute_is_sufficient(scrapes):
+    every = [
+        (t, {series: np.nan_to_num(values.get(series, 1.0), posinf=1e9) for series in SERIES}) for t, values in scrapes
+    ]
     newest = {t // MINUTE: (t, values) for t, values in every}
     assert scraped(every) == scraped(list(newest.values()))
 
@@ -231,7 +233,7 @@ def rows_by_minute(scrapes):
     return {(row.time_ms - T0) // MINUTE: row for row in scraped(scrapes)}
 
 
-def test_a_reboot_costs_its_minute():
+def test_rates_are_absent_in_minute_of_reboot():
     again = [(t + 4 * MINUTE, machine(t / 1000 - T0 / 1000)) for t, _ in steadily(4)]
     rows = rows_by_minute([*steadily(4), *again])
     assert rows[3] == STEADY._replace(time_ms=T0 + 3 * MINUTE)
@@ -239,7 +241,7 @@ def test_a_reboot_costs_its_minute():
     assert rows[5] == STEADY._replace(time_ms=T0 + 5 * MINUTE)
 
 
-def test_time_of_waiting_that_falls_a_little_is_absent_and_not_a_spike():
+def test_slightly_falling_wait_time_is_absent():
     less = {f"cpu_seconds_total cpu={cpu} mode=iowait": 5.0 - 0.01 * cpu for cpu in (0, 1)}
     scrapes = [(t, machine(1000) | dict.fromkeys(less, 5.0)) for t in (T0, T0 + MINUTE)]
     scrapes.append((T0 + 2 * MINUTE, machine(1060) | less))
@@ -247,16 +249,16 @@ def test_time_of_waiting_that_falls_a_little_is_absent_and_not_a_spike():
     assert (last.cpu_wait_permille, last.cpu_busy_permille) == (None, 500)
 
 
-def test_a_device_that_comes_or_goes_costs_the_sums_of_a_minute():
+def test_sums_are_absent_when_a_device_changes():
     come = changed(steadily(5), T0 + 2 * MINUTE, lambda _: {"network_receive_bytes_total device=eth2": 1e15})
     rows = rows_by_minute(come)
     assert [rows[m].network_rx_mib_s for m in (1, 2, 3)] == [1000, None, 1000]
     assert rows[2].disk_read_mib_s == 320
-    gone = without(steadily(5), lambda t, said: t >= T0 + 2 * MINUTE and "receive_bytes_total device=eth1" in said)
+    gone = without(steadily(5), lambda t, series: t >= T0 + 2 * MINUTE and "receive_bytes_total device=eth1" in series)
     assert [rows_by_minute(gone)[m].network_rx_mib_s for m in (1, 2, 3)] == [1000, None, 100]
 
 
-def test_a_gap_has_no_rate():
+def test_rates_are_absent_after_a_gap():
     scrapes = [(t, values) for t, values in steadily(10) if not T0 + 2 * MINUTE <= t < T0 + 9 * MINUTE]
     rows = rows_by_minute(scrapes)
     assert sorted(rows) == [0, 1, 9]
@@ -264,18 +266,18 @@ def test_a_gap_has_no_rate():
 
 
 @pytest.mark.parametrize("blank", [float("nan"), float("inf"), 1e308, -1.0])
-@pytest.mark.parametrize("said", ["memory_MemAvailable_bytes", "memory_MemTotal_bytes"])
-def test_a_value_that_is_none_costs_only_itself(said, blank):
-    scrapes = changed(steadily(3), T0 + 2 * MINUTE, lambda _: {said: blank})
+@pytest.mark.parametrize("series", ["memory_MemAvailable_bytes", "memory_MemTotal_bytes"])
+def test_invalid_value_does_not_affect_others(series, blank):
+    scrapes = changed(steadily(3), T0 + 2 * MINUTE, lambda _: {series: blank})
     assert rows_by_minute(scrapes)[2] == STEADY._replace(time_ms=T0 + 2 * MINUTE, memory_used_permille=None)
 
 
 @pytest.mark.parametrize("total", [0.0, 5e-324])
-def test_a_machine_without_memory_is_none(total):
+def test_zero_total_memory_is_absent(total):
     assert scraped([(T0, {"memory_MemTotal_bytes": total, "memory_MemAvailable_bytes": 1e9})]) == []
 
 
-def test_ratios_a_little_beyond_are_whole_and_far_beyond_are_none():
+def test_ratios_slightly_out_of_range_are_clipped_and_others_absent():
     busy = {0: 0.0, 1: 62.0, 2: 62.0 + 300.0}
     key = "disk_io_time_seconds_total device=nvme0n1"
     rows = rows_by_minute(
@@ -285,12 +287,12 @@ def test_ratios_a_little_beyond_are_whole_and_far_beyond_are_none():
     assert 2 not in rows
 
 
-def test_cpus_that_somebody_added_up_are_not_taken_for_one():
+def test_summed_cpu_series_are_ignored():
     scrapes = [(T0 + m * MINUTE, {"cpu_seconds_total mode=idle": 60.0 * 8 * m}) for m in range(3)]
     assert scraped(scrapes) == []
 
 
-def test_one_value_twice_counts_once():
+def test_duplicate_series_count_once():
     """Two jobs of Prometheus read the same exporter; a query with steps gives both the same times."""
     exporters = NodeExporters({}.get)
     rows = []
@@ -305,7 +307,7 @@ VIRTUAL = """lo veth1a2b cni0 docker0 cali12ab bond0 bond0.100 eth0.7 br-0f1e vi
 PHYSICAL = "eth0 eno1 ens5 enP5p9s0 ib0 ibp12s0 hsn0 em1 sda vdb xvda nvme10n1 rbd0"
 
 
-def test_what_is_made_of_other_devices_does_not_count():
+def test_virtual_devices_are_ignored():
     devices = (VIRTUAL + " " + PHYSICAL).split()
     assert [device for device in devices if machine_part_of({"device": device} | HERE)] == PHYSICAL.split()
 
@@ -331,18 +333,18 @@ def row_of(target, nodes=None, values=None):
         ({"instance": "worker-7"}, {"worker-7": "uid-7"}, "uid-7"),
     ],
 )
-def test_whose_values_they_are(target, nodes, node_uid):
+def test_machine_part_of_finds_node(target, nodes, node_uid):
     assert row_of(target, nodes) == node_uid
 
 
-def test_without_a_name_it_is_the_address():
+def test_machine_part_of_falls_back_to_address():
     assert row_of(HERE, values={"memory_MemTotal_bytes": 4, "memory_MemAvailable_bytes": 1}) == "host/10.0.0.7"
     assert machine_part_of({"device": "sda"}) is None
     assert machine_part_of({"device": "sda"}, address="10.0.0.7").exporter == "10.0.0.7"
     assert machine_part_of({"device": "sda"}, node="gpu-7").hosts == ("gpu-7",)
 
 
-def test_the_matchers_let_through_what_is_read_and_nothing_else():
+def test_prometheus_matchers_select_exactly_the_used_series():
     def through(name, labels):
         for matcher in MATCHERS:
             label, operator, pattern = re.fullmatch(r'(\w+)(=~|!~)"(.*)"', matcher).groups()
@@ -351,9 +353,9 @@ def test_the_matchers_let_through_what_is_read_and_nothing_else():
                 return False
         return True
 
-    said = [*SERIES, "cpu_seconds_total cpu=0 mode=steal", "network_receive_bytes_total device=veth0", "load1"]
-    let_through = {one for one in said if through(*series_of(one))}
-    used = {one for one in said if series_of(one)[0] in NAMES and machine_part_of(series_of(one)[1] | HERE)}
+    series = [*SERIES, "cpu_seconds_total cpu=0 mode=steal", "network_receive_bytes_total device=veth0", "load1"]
+    let_through = {one for one in series if through(*series_of(one))}
+    used = {one for one in series if series_of(one)[0] in NAMES and machine_part_of(series_of(one)[1] | HERE)}
     assert let_through == used == {one for one in SERIES if "mode=user" not in one}
 
 
@@ -375,7 +377,7 @@ def real_scrape(url):
 
 @pytest.fixture
 def real_exporter(tmp_path):
-    """A node exporter of this machine, on a free port of it."""
+    """A node_exporter for this machine, on a free port."""
     program = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
     if program is None:
         pytest.skip("needs a node exporter: apt-get install prometheus-node-exporter, without starting its service")
@@ -399,8 +401,8 @@ def real_exporter(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_real_node_exporter(real_exporter):
-    """Two scrapes with work between them; they are told as if a minute began in between."""
+def test_real_node_exporter_is_read(real_exporter):
+    """Two scrapes with work between them, with times as if a minute began in between."""
     exporters = NodeExporters({}.get)
     begun_ms, before = real_scrape(real_exporter)
     used_s, written_mib = os.times(), 128

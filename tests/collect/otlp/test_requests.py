@@ -1,4 +1,4 @@
-"""Bodies of OTLP: either form says the same, the real exporter is understood, and what is bad loses nothing else."""
+"""OTLP bodies: both forms are equivalent, the real exporter is understood, and invalid parts do not affect others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyrometer.collect.otlp import forms, requests
 from pyrometer.collect.otlp.forms import OtlpError, OtlpTooLargeError
 from pyrometer.collect.otlp.messages import (
-    MOST_WORDS,
+    MAX_TEXT_CHARS,
     BatchMessage,
     EventMessage,
     MetricMessage,
@@ -44,14 +44,14 @@ def logs(*records: Any, who: dict[str, Any] = WHO) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["json", "protobuf"])
-def test_a_whole_run_in_either_form(form: str) -> None:
+def test_otlp_run_is_read_in_both_forms(form: str) -> None:
     found: Counter[type] = Counter()
     for signal, request in otlp_json.requests(cpu_run.story(T0)).items():
         received = read(signal, request, form=form)
         assert not received.refused
         assert not received.left_out
-        assert {who.rank for who, _ in received.said} <= {0, 1}
-        for who, messages in received.said:
+        assert {who.rank for who, _ in received.messages} <= {0, 1}
+        for who, messages in received.messages:
             assert (who.run, who.host, who.started_ms is not None) == (cpu_run.RUN, cpu_run.HOST, True)
             found.update(map(type, messages))
     assert found == {
@@ -66,8 +66,8 @@ def test_a_whole_run_in_either_form(form: str) -> None:
 
 @settings(max_examples=10)
 @given(seed=st.randoms(use_true_random=False), size=st.integers(1, 40))
-def test_a_collector_may_split_merge_reorder_repeat_and_add_to_resources(seed: Any, size: int) -> None:
-    """What its batch processor, its retries and `k8sattributes` do: the same is said, of the same rank."""
+def test_otlp_read_tolerates_collector_processing(seed: Any, size: int) -> None:
+    """What its batch processor, its retries and `k8sattributes` do: the messages and their rank stay the same."""
     added = otlp_json.attributes({"k8s.cluster.name": "lab", "k8s.deployment.name": "x", "k8s.pod.start_time": "2026"})
     for signal, request in otlp_json.requests(cpu_run.story(T0)).items():
         (resources,), records = request, otlp_json.LISTS[signal]
@@ -91,20 +91,22 @@ def test_a_collector_may_split_merge_reorder_repeat_and_add_to_resources(seed: A
             received = read(signal, {resources: list(grouped.values())}, form="protobuf")
             assert not received.refused
             assert not received.left_out
-            found.update(repr((who, message)) for who, messages in received.said for message in messages)
+            found.update(repr((who, message)) for who, messages in received.messages for message in messages)
             found.update(repr((value, at)) for _, _, value, at in received.samples)
         whole = read(signal, request)
-        told = {repr((who, message)) for who, messages in whole.said for message in messages}
-        assert set(found) == told | {repr((value, at)) for _, _, value, at in whole.samples}
+        expected = {repr((who, message)) for who, messages in whole.messages for message in messages}
+        assert set(found) == expected | {repr((value, at)) for _, _, value, at in whole.samples}
 
 
-def test_both_forms_say_the_same() -> None:
+def test_otlp_json_equals_protobuf() -> None:
     for signal, request in otlp_json.requests(cpu_run.story(T0)).items():
-        told, likewise = (read(signal, request, form=form)._replace(body_bytes=0) for form in ("json", "protobuf"))
-        assert repr(told) == repr(likewise)
+        from_json, from_protobuf = (
+            read(signal, request, form=form)._replace(body_bytes=0) for form in ("json", "protobuf")
+        )
+        assert repr(from_json) == repr(from_protobuf)
 
 
-def test_the_exporter_of_opentelemetry_is_understood() -> None:
+def test_otlp_of_real_exporter_is_read() -> None:
     """What its SDK makes of spans, logs and gauges, as it puts it on the wire."""
     from opentelemetry._logs import LogRecord
     from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -127,7 +129,7 @@ def test_the_exporter_of_opentelemetry_is_understood() -> None:
         pass
     body = encode_spans(spans.get_finished_spans()).SerializeToString()
     far = 2**43
-    ((who, [piece]),) = requests.read("traces", body, is_json=False, now_ms=far).said
+    ((who, [piece]),) = requests.read("traces", body, is_json=False, now_ms=far).messages
     assert (who.rank, who.host, piece.name, piece.step, piece.attributes_json) == (3, "h", "step", 7, '{"note":"x"}')
     assert (len(piece.trace_id), len(piece.span_id), piece.parent_id) == (32, 16, None)
 
@@ -142,7 +144,7 @@ def test_the_exporter_of_opentelemetry_is_understood() -> None:
     )
     logger.get_logger("t").emit(record)
     body = encode_logs(kept.get_finished_logs()).SerializeToString()
-    ((_, [event]),) = requests.read("logs", body, is_json=False, now_ms=far).said
+    ((_, [event]),) = requests.read("logs", body, is_json=False, now_ms=far).messages
     assert event == EventMessage(T0, "exception", step=4, reason="ValueError")
 
     memory = InMemoryMetricReader()
@@ -152,61 +154,61 @@ def test_the_exporter_of_opentelemetry_is_understood() -> None:
     meter.create_histogram("other").record(1)
     body = encode_metrics(memory.get_metrics_data()).SerializeToString()
     received = requests.read("metrics", body, is_json=False, now_ms=far)
-    (value,) = (value for _, values in received.said for value in values if value.name == "loss")  # it adds its own
+    (value,) = (value for _, values in received.messages for value in values if value.name == "loss")  # it adds its own
     assert (value.value, value.step) == (0.25, 9)
     ((_, place, number, _),) = received.samples
     assert (place.hosts, place.slot_index, place.uuid, number) == (("h",), 1, "GPU-1", 80.0)
 
 
 class TestLiberal:
-    def test_numbers_may_be_texts_and_texts_numbers(self) -> None:
-        kind, said = otlp_json.window(T0, 5)
-        record = otlp_json.record(kind, said)
+    def test_otlp_numbers_may_be_strings(self) -> None:
+        kind, values = otlp_json.window(T0, 5)
+        record = otlp_json.record(kind, values)
         record["timeUnixNano"] = int(record["timeUnixNano"])
         for attribute in record["attributes"]:
             if "intValue" in attribute["value"]:
                 attribute["value"] = {"intValue": int(attribute["value"]["intValue"])}
-        assert repr(read("logs", logs(record)).said) == repr(read("logs", logs((kind, said))).said)
+        assert repr(read("logs", logs(record)).messages) == repr(read("logs", logs((kind, values))).messages)
 
-    def test_what_is_null_or_unknown_is_absent(self) -> None:
+    def test_otlp_null_and_unknown_fields_are_absent(self) -> None:
         record = otlp_json.record("run", {"time_ms": T0}) | {"flags": 1, "attributes2": [1], "traceId": None}
         record["attributes"] += [{"key": "x", "value": None}, {"key": "y", "value": {"arrayValue": {"values": []}}}]
         request = logs(record) | {"more": {}}
         request["resourceLogs"][0]["scopeLogs"] += [{}, {"logRecords": None}]
-        ((_, [news]),) = read("logs", request).said
+        ((_, [news]),) = read("logs", request).messages
         assert news == RankStatus(T0)
         for empty in ({}, {"resourceLogs": None}, {"resourceLogs": []}, {"resourceLogs": [{}]}):
             assert read("logs", empty).size == 0
 
-    def test_a_collector_may_drop_the_event_name_or_the_attribute(self) -> None:
+    def test_otlp_event_name_may_be_field_or_attribute(self) -> None:
         record = otlp_json.record("run", {"time_ms": T0})
         without = {key: value for key, value in record.items() if key != "eventName"}
         other = record | {"attributes": []}
         assert read("logs", logs(without, other)).size == 2
 
-    def test_values_that_are_no_numbers(self) -> None:
+    def test_otlp_nan_and_infinities_are_read(self) -> None:
         values = [math.nan, math.inf, -math.inf, 0.5]
         metrics = [otlp_json.gauge("loss", T0, value, {"pyrometer.step": 1}) for value in values]
         request = {"resourceMetrics": [{"resource": otlp_json.resource(WHO), "scopeMetrics": [{"metrics": metrics}]}]}
         for form in ("json", "protobuf"):
-            ((_, said),) = read("metrics", request, form=form).said
-            assert [repr(value.value) for value in said] == ["nan", "inf", "-inf", "0.5"]
+            ((_, values),) = read("metrics", request, form=form).messages
+            assert [repr(value.value) for value in values] == ["nan", "inf", "-inf", "0.5"]
 
     @pytest.mark.parametrize("form", ["json", "protobuf"])
-    def test_metrics_with_and_without_the_steps_that_they_cover(self, form: str) -> None:
+    def test_otlp_metrics_with_and_without_steps_are_read(self, form: str) -> None:
         """Senders of earlier versions say neither the source nor the steps."""
         new = {"pyrometer.step": 40, "pyrometer.source": "transformers", "pyrometer.first_step": 30}
         new["pyrometer.last_step"] = 39
         metrics = [otlp_json.gauge("loss", T0, 0.5, about) for about in ({"pyrometer.step": 7}, new)]
         request = {"resourceMetrics": [{"resource": otlp_json.resource(WHO), "scopeMetrics": [{"metrics": metrics}]}]}
-        ((_, said),) = read("metrics", request, form=form).said
-        assert said == [
+        ((_, values),) = read("metrics", request, form=form).messages
+        assert values == [
             MetricMessage(T0, "loss", 0.5, 7),
             MetricMessage(T0, "loss", 0.5, 40, None, "transformers", 30, 39),
         ]
 
 
-def test_what_is_of_others_is_passed_over() -> None:
+def test_otlp_records_of_other_senders_are_skipped() -> None:
     other = {"service.name": "shop"}
     record = {"timeUnixNano": otlp_json.ns(T0), "body": {"stringValue": "hello"}}
     received = read(
@@ -225,34 +227,34 @@ def test_what_is_of_others_is_passed_over() -> None:
     assert (ours.size, ours.refused, ours.left_out) == (1, Counter(), Counter(foreign=1))
 
 
-def test_samples_of_gpus_need_nobody_of_ours() -> None:
+def test_otlp_gpu_samples_need_no_rank() -> None:
     labels = {"UUID": "GPU-1", "gpu": "0", "modelName": "NVIDIA H100 80GB HBM3", "Hostname": "node-a"}
-    told = [
+    points = [
         ("DCGM_FI_DEV_GPU_UTIL", 55.0, labels),
         ("DCGM_FI_DEV_POWER_USAGE", 300.0, labels),
         ("DCGM_FI_DEV_POWER_USAGE", math.nan, labels),
         ("DCGM_FI_DEV_GPU_UTIL", 1.0, {}),
         ("up", 1.0, {}),
     ]
-    metrics = [otlp_json.gauge(name, T0, value, about) for name, value, about in told]
+    metrics = [otlp_json.gauge(name, T0, value, about) for name, value, about in points]
     received = read("metrics", {"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]})
     assert [(value, at) for _, _, value, at in received.samples] == [(55.0, T0), (300.0, T0)]
     assert len({place for _, place, _, _ in received.samples}) == 1
     assert received.left_out == {"no value": 1, "no device": 1, "foreign": 1}
 
 
-def test_gpus_in_the_words_of_opentelemetry() -> None:
+def test_otlp_hardware_conventions_become_gpu_samples() -> None:
     """`hw.gpu.*` of any sender: a device by its number, on the node that Kubernetes knows."""
     gpu = {"hw.id": "GPU-1", "hw.type": "gpu", "hw.name": "GPU 3", "hw.model": "NVIDIA H100 80GB HBM3"}
-    told = [
+    points = [
         ("hw.gpu.utilization", 0.55, gpu | {"hw.gpu.task": "general"}),
         ("hw.gpu.utilization", 0.99, gpu | {"hw.gpu.task": "encoder"}),
         ("hw.gpu.memory.usage", 2.0**30, gpu),
         ("hw.power", 300.0, gpu),
         ("hw.power", 900.0, {"hw.id": "psu-1", "hw.type": "power_supply"}),
-        ("hw.gpu.utilization", 0.5, {"hw.id": "GPU-9"}),  # which of the machine's it is nobody knows
+        ("hw.gpu.utilization", 0.5, {"hw.id": "GPU-9"}),  # its index is unknown
     ]
-    metrics = [otlp_json.gauge(name, T0, value, about) for name, value, about in told]
+    metrics = [otlp_json.gauge(name, T0, value, about) for name, value, about in points]
     of_node = {"k8s.node.name": "node-a", "host.name": "exporter-7x2"}
     resource = {"attributes": [{"key": key, "value": {"stringValue": value}} for key, value in of_node.items()]}
     request = {"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"metrics": metrics}]}]}
@@ -264,7 +266,7 @@ def test_gpus_in_the_words_of_opentelemetry() -> None:
     assert received.left_out == {"foreign": 2, "no device": 1}
 
 
-def test_the_node_s_name_is_that_of_kubernetes_where_a_collector_added_it() -> None:
+def test_otlp_kubernetes_node_name_takes_precedence() -> None:
     request = logs(GOOD)
     attributes = request["resourceLogs"][0]["resource"]["attributes"]
     attributes += [{"key": "k8s.node.name", "value": {"stringValue": "gpu-node-7"}}]
@@ -309,16 +311,16 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("form", ["json", "protobuf"])
-def test_a_window_lists_the_lengths_of_its_steps(form: str) -> None:
-    said = {"time_ms": T0, "to_ms": T0 + 1000, "steps": 20, "step_lengths": "[40000,19,90000,1]"}
-    ((_, (window,)),) = read("logs", logs(("window", said)), form=form).said
+def test_otlp_window_has_step_lengths(form: str) -> None:
+    values = {"time_ms": T0, "to_ms": T0 + 1000, "steps": 20, "step_lengths": "[40000,19,90000,1]"}
+    ((_, (window,)),) = read("logs", logs(("window", values)), form=form).messages
     assert isinstance(window, WindowMessage)
     assert window.step_lengths == (40_000, 19, 90_000, 1)
 
 
 @pytest.mark.parametrize("form", ["json", "protobuf"])
 @pytest.mark.parametrize(("wrong", "reason"), WRONG)
-def test_what_is_wrong_is_counted_and_loses_nothing_else(wrong: Any, reason: str, form: str) -> None:
+def test_otlp_invalid_record_is_counted_and_others_kept(wrong: Any, reason: str, form: str) -> None:
     received = read("logs", logs(GOOD, wrong, GOOD), form=form)
     assert (received.size, received.refused) == (2, Counter({reason: 1}))
 
@@ -337,12 +339,12 @@ MALFORMED: list[Any] = [
 
 
 @pytest.mark.parametrize("bad", MALFORMED)
-def test_so_is_what_is_malformed(bad: Any) -> None:
+def test_otlp_malformed_record_is_counted_and_others_kept(bad: Any) -> None:
     received = read("logs", logs(GOOD, bad, GOOD))
     assert (received.size, received.refused) == (2, Counter(malformed=1))
 
 
-def test_a_resource_that_makes_no_sense_loses_no_other() -> None:
+def test_otlp_malformed_resource_does_not_affect_others() -> None:
     good = logs(GOOD)["resourceLogs"]
     for bad in (7, {"resource": 7}, {"resource": {"attributes": {}}}, {"scopeLogs": 7}, {"scopeLogs": [7]}):
         received = read("logs", {"resourceLogs": [*good, bad, *good]})
@@ -356,7 +358,7 @@ def test_a_resource_that_makes_no_sense_loses_no_other() -> None:
         assert (refused.size, refused.refused) == (1, Counter({reason: 2}))
 
 
-def test_a_record_of_protobuf_that_is_broken_loses_no_other() -> None:
+def test_otlp_malformed_protobuf_record_does_not_affect_others() -> None:
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
     request = ExportLogsServiceRequest.FromString(otlp_json.as_protobuf("logs", logs(GOOD, GOOD, GOOD)))
@@ -369,8 +371,8 @@ def test_a_record_of_protobuf_that_is_broken_loses_no_other() -> None:
 
 
 @pytest.mark.parametrize("bad", [rb'"\ud83d"', rb'"\udc00\ud800"', b'"\xff"', b"1" * 5_000, b"1e400"])
-def test_a_text_or_number_that_is_none_loses_no_other(bad: bytes) -> None:
-    """A text that was cut in the middle of a character, as JavaScript and Python write it; bytes that are no UTF-8."""
+def test_otlp_malformed_value_does_not_affect_others(bad: bytes) -> None:
+    """A text that was cut in the middle of a character, as JavaScript and Python write it; bytes that are not UTF-8."""
     about = otlp_json.record("event", {"time_ms": NOW - 1000, "kind": "odd", "message": "BAD"})
     body = json.dumps(logs(GOOD, about, GOOD)).encode().replace(b'"BAD"', bad)
     received = requests.read("logs", body, is_json=True, now_ms=NOW)
@@ -378,19 +380,19 @@ def test_a_text_or_number_that_is_none_loses_no_other(bad: bytes) -> None:
     assert received.size >= 2
 
 
-def test_whole_characters_are_left_as_they_are() -> None:
+def test_otlp_valid_escapes_are_unchanged() -> None:
     about = otlp_json.record("event", {"time_ms": NOW - 1000, "kind": "odd", "message": "😀 \\ud83d \ud83d"})
     received = requests.read("logs", json.dumps(logs(about)).encode(), is_json=True, now_ms=NOW)
-    assert [one.message for _, said in received.said for one in said] == ["😀 \\ud83d \ufffd"]
+    assert [one.message for _, messages in received.messages for one in messages] == ["😀 \\ud83d \ufffd"]
 
 
-def test_long_words_are_cut() -> None:
-    event = ("event", {"time_ms": T0, "kind": "stuck", "message": "x" * (MOST_WORDS + 7)})
-    ((_, [happened]),) = read("logs", logs(event)).said
-    assert len(happened.message) == MOST_WORDS
+def test_otlp_long_text_is_truncated() -> None:
+    event = ("event", {"time_ms": T0, "kind": "stuck", "message": "x" * (MAX_TEXT_CHARS + 7)})
+    ((_, [happened]),) = read("logs", logs(event)).messages
+    assert len(happened.message) == MAX_TEXT_CHARS
 
 
-def test_spans_whose_ids_or_attributes_do_not_fit() -> None:
+def test_otlp_invalid_spans_are_rejected() -> None:
     good = {"start_ns": T0 * 10**6, "duration_ns": 1, "name": "n", "trace_id": "a" * 32, "span_id": "b" * 16}
     bad = [
         good | {"trace_id": "a" * 30},
@@ -402,12 +404,12 @@ def test_spans_whose_ids_or_attributes_do_not_fit() -> None:
     spans = [otlp_json.span(one) for one in (*bad, good | {"trace_id": "A" * 32})]
     request = {"resourceSpans": [{"resource": otlp_json.resource(WHO), "scopeSpans": [{"spans": spans}]}]}
     received = read("traces", request)
-    ((_, [piece]),) = received.said
+    ((_, [piece]),) = received.messages
     assert (piece.trace_id, received.refused) == ("a" * 32, Counter({"wrong value": 3, "too long": 2}))
 
 
 class TestTooMuch:
-    def test_a_bomb_is_not_unpacked(self) -> None:
+    def test_oversized_body_is_not_unpacked(self) -> None:
         bomb = gzip.compress(bytes(requests.MAX_BYTES + 1))
         assert len(bomb) < 100_000
         with pytest.raises(OtlpTooLargeError, match="more than 64 MiB unpacked"):
@@ -418,7 +420,7 @@ class TestTooMuch:
             with pytest.raises(OtlpError, match="is not gzip"):
                 requests.unpack(broken or b"\x1f\x8b", "gzip")
 
-    def test_records_that_are_small_and_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_otlp_rejects_too_many_records(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(forms, "MAX_OBJECTS", 100)
         monkeypatch.setattr(forms, "MAX_PARTS", 100)
         with pytest.raises(OtlpTooLargeError, match="more than 100 objects"):
@@ -426,14 +428,14 @@ class TestTooMuch:
         with pytest.raises(OtlpTooLargeError, match="more than 100 parts"):
             read("logs", logs(*[{}] * 200), form="protobuf")
 
-    def test_resources_that_are_many_or_large(self) -> None:
+    def test_otlp_rejects_too_many_or_large_resources(self) -> None:
         with pytest.raises(OtlpTooLargeError, match="more than 262144 parts"):
             requests.read("logs", b"\x0a\x00" * (2**18 + 1), is_json=False, now_ms=NOW)
         who = WHO | {"experiment": "x" * 2**16}
         with pytest.raises(OtlpTooLargeError, match=r"A resource has \d+ bytes; the limit is 64 KiB"):
             read("logs", logs(GOOD, who=who), form="protobuf")
 
-    def test_deep_json(self) -> None:
+    def test_otlp_rejects_deeply_nested_json(self) -> None:
         deep = b"[" * 200_000 + b"]" * 200_000
         with pytest.raises(OtlpError, match="not an OTLP export request of logs in JSON"):
             requests.read("logs", b'{"resourceLogs":' + deep + b"}", is_json=True, now_ms=NOW)
@@ -456,7 +458,7 @@ ANY = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(signal=st.sampled_from(requests.SIGNALS), request=ANY, body=st.binary(max_size=60))
-def test_whatever_comes_is_read_or_refused(signal: str, request: Any, body: bytes) -> None:
+def test_any_otlp_body_is_read_or_rejected(signal: str, request: Any, body: bytes) -> None:
     for given_body, is_json in ((json.dumps(request).encode(), True), (body, False), (body, True)):
         with suppress(OtlpError):
             assert requests.read(signal, given_body, is_json=is_json, now_ms=NOW).size == 0

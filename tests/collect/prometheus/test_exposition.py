@@ -1,4 +1,4 @@
-"""The metrics text, against the official parsers: whatever is generated, and what real exporters sent."""
+"""The metrics text, compared with the official parsers for generated texts and real scrapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
-from pyrometer.collect.prometheus.exposition import LONGEST_LINE, ExpositionReader, ScrapeError
+from pyrometer.collect.prometheus.exposition import MAX_LINE_CHARS, ExpositionReader, ScrapeError
 
 LINE = 'DCGM_FI_DEV_POWER_USAGE{gpu="0",modelName="NVIDIA L4"} 16.365'
 
@@ -88,7 +88,7 @@ texts = st.lists(lines(), min_size=1, max_size=8).map(lambda several: [*several,
 
 
 @given(texts, st.sampled_from(["\n", "\r\n"]))
-def test_reads_what_the_official_parser_reads(several, newline):
+def test_exposition_reader_equals_official_parser(several, newline):
     text = newline.join(several) + newline
     parsed = read_twice(text)
     # the official one remembers types, and renames counters
@@ -97,7 +97,7 @@ def test_reads_what_the_official_parser_reads(several, newline):
 
 
 @given(texts, st.data())
-def test_a_text_that_ends_too_soon_keeps_its_whole_lines(several, data):
+def test_exposition_reader_keeps_complete_lines(several, data):
     text = "".join(f"{line}\n" for line in (LINE, *several)).encode()
     cut = data.draw(st.integers(len(LINE) + 1, len(text)))
     whole, _, rest = text[:cut].rpartition(b"\n")
@@ -121,19 +121,19 @@ def openmetrics_texts(draw):
 
 
 @given(openmetrics_texts())
-def test_reads_openmetrics_with_exemplars_and_seconds(text):
+def test_exposition_reader_reads_openmetrics(text):
     assert in_one_form(read_twice(text).samples) == official(openmetrics, text.rstrip("\n") + "\n")
 
 
 @given(st.binary(max_size=200))
-def test_anything_is_read_or_refused(noise):
+def test_any_text_is_read_or_rejected(noise):
     for text in (noise, noise + b"\n", f"{LINE}\n".encode() + noise + b"\n"):
         with suppress(ScrapeError):
             assert reader().read(text).samples
 
 
 @given(st.lists(st.sampled_from(list('abc{}="\\,# \t1.e+\r')), max_size=40).map("".join))
-def test_anything_that_looks_like_it_is_read_or_counted(noise):
+def test_any_metrics_like_text_is_read_or_counted(noise):
     parsed = reader().read(f"{LINE}\n{noise}\n".encode())
     assert parsed.samples[0][2] == 16.365
     assert len(parsed.samples) + parsed.unreadable <= 2
@@ -143,7 +143,7 @@ def test_anything_that_looks_like_it_is_read_or_counted(noise):
 
 
 @pytest.mark.parametrize("name", ["l4", "l40s", "t4"])
-def test_real_scrapes_are_read_as_the_official_parser_reads_them(real_data, name):
+def test_real_scrapes_equal_official_parser(real_data, name):
     text = (real_data / "dcgm" / f"{name}.prom").read_text()
     samples = "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("#"))
     parsed = read_twice(text)
@@ -154,41 +154,41 @@ def test_real_scrapes_are_read_as_the_official_parser_reads_them(real_data, name
 # -- examples ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_line_is_left_out_when_it_may_go_on():
+def test_incomplete_last_line_is_skipped():
     parsed = reader().read(f"{LINE}\nDCGM_FI_DEV_GPU_UTIL 9".encode())  # of 93, perhaps
     assert [sample[0] for sample in parsed.samples] == ["DCGM_FI_DEV_POWER_USAGE"]
     assert parsed.unfinished == 1
 
 
-def test_a_broken_line_costs_only_itself():
+def test_invalid_line_does_not_affect_others():
     parsed = read_twice(f'{LINE}\nDCGM_FI_DEV_GPU_UTIL{{gpu="0" 5\nx 1_000\nDCGM_FI_DEV_POWER_USAGE5\n{LINE}\n')
     assert [value for _, _, value, _ in parsed.samples] == [16.365, 16.365]
     assert parsed.unreadable == 3
 
 
-def test_a_line_without_end_is_not_read():
-    long = 'a{b="' + "c" * LONGEST_LINE + '"} 1'
+def test_overlong_line_is_not_read():
+    long = 'a{b="' + "c" * MAX_LINE_CHARS + '"} 1'
     assert read_twice(f"{LINE}\n{long}\n").unreadable == 1
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"<!DOCTYPE html>\n<html><body>Sign in</body></html>\n", "a web page"),
         (b"\n <html>\n", "a web page"),
         (b"\x1f\x8b\x08\x00\xff\xfe\n", "binary"),
         (b"\x89PNG\r\n\x1a\n", "binary"),
-        (b"", "no metrics:"),
-        (b"# HELP nothing follows\n\n", "no metrics:"),
-        (b'{"error": "not found"}\n', "not one of its 1 lines"),
+        (b"", "has no metrics"),
+        (b"# HELP nothing follows\n\n", "has no metrics"),
+        (b'{"error": "not found"}\n', "None of its 1 lines"),
     ],
 )
-def test_what_is_no_metrics_text_is_refused_in_one_sentence(text, said):
-    with pytest.raises(ScrapeError, match=said):
+def test_other_text_is_rejected_with_one_sentence(text, message):
+    with pytest.raises(ScrapeError, match=message):
         reader().read(text)
 
 
-def test_names_and_labels_of_no_use_are_left_out():
+def test_unused_names_and_labels_are_skipped():
     one = ExpositionReader({"wanted": 1}.get, lambda labels: labels.get("gpu"))
     for _ in range(2):
         assert one.read(b'wanted{gpu="7"} 1\nother{gpu="7"} 2\nwanted{cpu="1"} 3\nwanted 4\n').samples == [
@@ -196,30 +196,30 @@ def test_names_and_labels_of_no_use_are_left_out():
         ]
 
 
-def test_labels_are_made_sense_of_once():
-    asked = []
-    one = ExpositionReader(str, lambda labels: asked.append(labels) or labels)
+def test_labels_are_interpreted_once():
+    interpreted = []
+    one = ExpositionReader(str, lambda labels: interpreted.append(labels) or labels)
     for value in range(3):
         parsed = one.read(f'a{{gpu="0"}} {value}\nb{{gpu="0"}} {value}\n'.encode())
         assert [sample[2] for sample in parsed.samples] == [value, value]
-    assert asked == [{"gpu": "0"}] * 2  # with each name once
+    assert interpreted == [{"gpu": "0"}] * 2  # with each name once
 
 
-def test_what_is_kept_is_bounded():
-    one = reader(most_kept=10)
+def test_caches_are_bounded():
+    one = reader(max_cached=10)
     for begin in range(0, 100, 5):
         text = "".join(f'a{{pod="p{begin + n}"}} {n}\n' for n in range(5))
         assert len(one.read(text.encode()).samples) == 5
         assert len(one._blocks) <= 15
 
 
-def test_nan_and_infinities_are_numbers_here():
+def test_nan_and_infinities_are_values():
     values = [value for _, _, value, _ in read_twice("a NaN\nb +Inf\nc -Inf\n").samples]
     assert math.isnan(values[0])
     assert values[1:] == [math.inf, -math.inf]
 
 
-def test_a_line_that_is_no_text_costs_no_other():
+def test_binary_line_does_not_affect_others():
     good = LINE.encode()
     text = b"\n".join([good, good.replace(b"L4", b"L\xff"), b"\xfe\x00", good.replace(b"16", b"\xff"), good, b""])
     kept = reader()

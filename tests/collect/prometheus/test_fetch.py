@@ -1,4 +1,4 @@
-"""One answer of HTTP, however it is cut on its way; and anything else."""
+"""One HTTP response in any packets, and invalid responses."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrometer.collect.prometheus.fetch import (
-    MOST_HEAD_BYTES,
+    MAX_HEAD_BYTES,
     AnswerTooLargeError,
     FetchedAnswer,
     ProtocolError,
     _Exchange,
 )
 
-MOST_BYTES = 1_000
+MAX_BYTES = 1_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 ANSWERS = {
     b"with a length": HEAD + b"Content-Length: 11\r\n\r\nup 1\nup 2\n\n",
@@ -29,11 +29,11 @@ ANSWERS = {
 }
 
 
-def told(pieces: list[bytes], error: Exception | None = None) -> FetchedAnswer:
+def received(pieces: list[bytes], error: Exception | None = None) -> FetchedAnswer:
     """What is made of an answer that comes in pieces, and then ends."""
 
     async def exchange() -> FetchedAnswer:
-        one = _Exchange(asyncio.get_running_loop(), MOST_BYTES)
+        one = _Exchange(asyncio.get_running_loop(), MAX_BYTES)
         for piece in pieces:
             one.data_received(piece)
         one.connection_lost(error)
@@ -51,8 +51,8 @@ def cut(whole: bytes, places: list[int]) -> list[bytes]:
 
 @given(st.sampled_from(sorted(ANSWERS)), st.lists(st.integers(0, 400), max_size=20))
 @settings(max_examples=100, deadline=None)
-def test_an_answer_is_the_same_however_it_is_cut(form: bytes, places: list[int]) -> None:
-    answer = told(cut(ANSWERS[form], places))
+def test_response_is_independent_of_packet_boundaries(form: bytes, places: list[int]) -> None:
+    answer = received(cut(ANSWERS[form], places))
     assert (answer.status, answer.body, answer.whole) == (200, b"up 1\nup 2\n\n", True)
     assert answer.headers["content-type"] == "text/plain"
     assert not {"late", "link"} & set(answer.headers)
@@ -61,26 +61,26 @@ def test_an_answer_is_the_same_however_it_is_cut(form: bytes, places: list[int])
 @given(st.binary(max_size=300), st.lists(st.integers(0, 400), max_size=5), st.sampled_from([b"", HEAD, HEAD + b"\r\n"]))
 @example(b"garbage", [], b"")
 @settings(max_examples=200, deadline=None)
-def test_anything_is_an_answer_or_an_error(rest: bytes, places: list[int], begin: bytes) -> None:
+def test_any_bytes_are_a_response_or_an_error(rest: bytes, places: list[int], begin: bytes) -> None:
     whole = begin + rest
     try:
-        answer = told(cut(whole, places) if whole else [])
+        answer = received(cut(whole, places) if whole else [])
     except (ProtocolError, AnswerTooLargeError):
         return
     assert len(answer.body) <= len(whole)
 
 
 @pytest.mark.parametrize("form", [form for form in ANSWERS if form != b"until it hangs up"])
-def test_an_answer_that_is_cut_short_is_not_whole(form: bytes) -> None:
-    answer = told([ANSWERS[form][: ANSWERS[form].index(b"up 2") + 2]])
+def test_truncated_response_is_not_whole(form: bytes) -> None:
+    answer = received([ANSWERS[form][: ANSWERS[form].index(b"up 2") + 2]])
     assert answer.body.startswith(b"up 1\n")
     assert not answer.whole
 
 
-def test_a_connection_that_breaks_is_no_end() -> None:
-    assert not told([ANSWERS[b"until it hangs up"]], ConnectionResetError()).whole
+def test_reset_connection_does_not_complete_response() -> None:
+    assert not received([ANSWERS[b"until it hangs up"]], ConnectionResetError()).whole
     with pytest.raises(ConnectionResetError):
-        told([HEAD], ConnectionResetError())
+        received([HEAD], ConnectionResetError())
 
 
 @pytest.mark.parametrize(
@@ -88,17 +88,17 @@ def test_a_connection_that_breaks_is_no_end() -> None:
     [
         ([], ProtocolError),
         ([HEAD], ProtocolError),
-        ([b"HTTP/1.1 200 OK\r\n"] + [b"X: y\r\n"] * MOST_HEAD_BYTES, ProtocolError),
-        ([b"HTTP/1.1 103 Early Hints\r\n\r\n"] * MOST_HEAD_BYTES, ProtocolError),
+        ([b"HTTP/1.1 200 OK\r\n"] + [b"X: y\r\n"] * MAX_HEAD_BYTES, ProtocolError),
+        ([b"HTTP/1.1 103 Early Hints\r\n\r\n"] * MAX_HEAD_BYTES, ProtocolError),
         ([HEAD + b"Content-Length: 1001\r\n\r\n"], AnswerTooLargeError),
         ([HEAD + b"\r\n", *([b"x" * 100] * 11)], AnswerTooLargeError),
     ],
 )
-def test_what_has_no_end_is_given_up(pieces: list[bytes], error: type[Exception]) -> None:
+def test_endless_response_is_aborted(pieces: list[bytes], error: type[Exception]) -> None:
     with pytest.raises(error):
-        told(pieces)
+        received(pieces)
 
 
-def test_of_a_refusal_nothing_but_its_head_is_read() -> None:
-    answer = told([b"HTTP/1.1 302 Found\r\nContent-Length: 99999999\r\n\r\n"])
+def test_error_response_is_read_without_body() -> None:
+    answer = received([b"HTTP/1.1 302 Found\r\nContent-Length: 99999999\r\n\r\n"])
     assert (answer.status, answer.body) == (302, b"")

@@ -1,4 +1,4 @@
-"""What remote write brings: the same as a scrape, in however many pieces; and what is no such thing is refused."""
+"""Remote write gives the same values as a scrape, in any number of pieces, and rejects other bodies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def taken(body):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_it_says_what_a_scrape_says(version):
+def test_remote_write_equals_scrape(version):
     scraped = exposition.ExpositionReader(measure_of, slot_address_of).read(text_of(NODE_A + NODE_B, version)).samples
     received = read(body_of(series_of(NODE_A + NODE_B, NOW_MS, version)))
     assert received.left_out[OTHER] == 4
@@ -70,7 +70,7 @@ def test_it_says_what_a_scrape_says(version):
     assert records(received.samples) == records([(*sample[:3], NOW_MS) for sample in scraped])
 
 
-def test_metadata_exemplars_and_histograms_are_passed_over():
+def test_remote_write_skips_metadata_exemplars_and_histograms():
     request = WriteRequest()
     for labels, samples in series_of(NODE_B, NOW_MS):
         one = request.timeseries.add()
@@ -85,16 +85,16 @@ def test_metadata_exemplars_and_histograms_are_passed_over():
     assert records(whole.samples) == records(read(body_of(series_of(NODE_B, NOW_MS))).samples)
 
 
-def test_what_is_not_of_a_gpu_and_what_is_no_value_is_counted_and_left_out():
+def test_remote_write_counts_skipped_samples_by_reason():
     temperature = {"__name__": "DCGM_FI_DEV_GPU_TEMP", "gpu": "0", "hostname": "node-a"}
-    times = (NOW_MS, NOW_MS - remote_write.MOST_BEHIND_MS - 1, NOW_MS + remote_write.MOST_AHEAD_MS + 1, -1, 2**62)
+    times = (NOW_MS, NOW_MS - remote_write.MAX_BEHIND_MS - 1, NOW_MS + remote_write.MAX_AHEAD_MS + 1, -1, 2**62)
     received = read(
         body_of(
             [
                 ({"__name__": "up", "job": "dcgm"}, [(NOW_MS, 1.0), (NOW_MS + 1, 1.0)]),
                 ({"gpu": "0", "hostname": "node-a"}, [(NOW_MS, 1.0)]),
                 (temperature | {"gpu": "x"}, [(NOW_MS, 41.0)]),
-                (temperature | {"note": "x" * remote_write.MOST_LABEL_BYTES}, [(NOW_MS, 41.0)]),
+                (temperature | {"note": "x" * remote_write.MAX_LABEL_BYTES}, [(NOW_MS, 41.0)]),
                 (temperature, [(NOW_MS, STALE), (NOW_MS, float("nan"))]),
                 (temperature, [(time_ms, 41.0) for time_ms in times]),
             ]
@@ -155,13 +155,13 @@ def series_in_form(labels, samples, form, samples_first):
     return 1, message(*shown, *names) if samples_first else message(*names, *shown)
 
 
-def said(received):
+def contents(received):
     """What there is in a body, in one order."""
     return sorted((measure, repr(place), value, t) for measure, place, value, t in received.samples), received.left_out
 
 
 @given(st.lists(st.lists(SERIES, max_size=8), min_size=1, max_size=4))
-def test_the_quick_way_and_the_general_one_say_the_same(bodies):
+def test_remote_write_fast_path_equals_general_path(bodies):
     """Whatever comes, in whatever order, new or known: a reader that meets series again and again says what one says
     that reads each by itself, as it has to where samples are before labels."""
     quick = RemoteWriteReader()
@@ -169,11 +169,11 @@ def test_the_quick_way_and_the_general_one_say_the_same(bodies):
         general = RemoteWriteReader()
         body = message(*(series_in_form(*one) for one in series), (3, b"metadata"))
         plain = message(*(series_in_form(*one[:3], True) for one in series))
-        assert said(quick.read(packed(body), NOW_MS)) == said(general.read(packed(plain), NOW_MS))
+        assert contents(quick.read(packed(body), NOW_MS)) == contents(general.read(packed(plain), NOW_MS))
         assert not general._series
 
 
-def test_known_series_are_read_the_quick_way(monkeypatch):
+def test_remote_write_reads_known_series_on_fast_path(monkeypatch):
     reader = RemoteWriteReader()
     for number in range(3):
         body = body_of(series_of(NODE_A, NOW_MS + number))
@@ -184,7 +184,7 @@ def test_known_series_are_read_the_quick_way(monkeypatch):
 
 
 @given(st.data())
-def test_a_table_of_samples_holds_what_the_records_hold(data):
+def test_sample_table_equals_records(data):
     series = series_of(data.draw(st.permutations(NODE_A + NODE_B)), NOW_MS)
     values = read(body_of(data.draw(st.lists(st.sampled_from(series), min_size=1)))).samples
     table, others = Dcgm(lambda host: None, near_idle_power_w).take_table(values)
@@ -193,7 +193,7 @@ def test_a_table_of_samples_holds_what_the_records_hold(data):
     assert sorted(map(repr, [*rows, *others])) == records(values)
 
 
-def test_labels_are_made_sense_of_once():
+def test_labels_are_interpreted_once():
     reader = RemoteWriteReader()
     first = reader.read(body_of(series_of(NODE_A, NOW_MS)), NOW_MS).samples
     again = reader.read(body_of(series_of(NODE_A, NOW_MS + 1000)), NOW_MS).samples
@@ -202,12 +202,12 @@ def test_labels_are_made_sense_of_once():
     assert len({id(sample[1]) for sample in first}) == len(NODE_A)
 
 
-def test_what_is_kept_of_labels_is_bounded():
-    reader = RemoteWriteReader(most_kept_bytes=20_000)
+def test_remote_write_label_cache_is_bounded():
+    reader = RemoteWriteReader(max_kept_bytes=20_000)
     for number in range(100):
         body = body_of(series_of([Gpu(0, pod=f"train-{number}")], NOW_MS))
         assert len(reader.read(body, NOW_MS).samples) == USEFUL
-        assert len(reader._places) < 20
+        assert len(reader._addresses) < 20
 
 
 class TestNoBody:
@@ -230,41 +230,41 @@ class TestNoBody:
         ],
         ids=range(11),
     )
-    def test_what_is_none_is_said_to_be_none(self, body):
-        with pytest.raises(RemoteWriteError, match=r"The body of \d+ bytes is no WriteRequest"):
+    def test_other_body_is_rejected(self, body):
+        with pytest.raises(RemoteWriteError, match=r"The body of \d+ bytes is not a WriteRequest"):
             read(body)
 
-    def test_a_text_that_is_none(self):
+    def test_label_that_is_not_utf8_is_rejected(self):
         name = b"\x0a\x08__name__\x12\x14DCGM_FI_DEV_GPU_TEMP"
         text = b"\x0a\x03gpu\x12\x02\xff\xfe"
         series = b"".join(b"\x0a" + varint(len(label)) + label for label in (name, text))
         with pytest.raises(RemoteWriteError):
             read(packed(b"\x0a" + varint(len(series)) + series))
 
-    def test_an_empty_one_says_nothing(self):
+    def test_empty_body_has_no_samples(self):
         assert list(read(packed(b"")).samples) == []
 
     @pytest.mark.parametrize(
         ("body", "words"),
         [
-            (varint(2**32) + b"\xfe\x01\x00" * 1000, "has 4294967296 bytes unpacked, more than 64 MiB"),
-            (bytes(remote_write.MOST_PACKED_BYTES + 1), "larger than 16 MiB"),
-            (packed(b"\x0a\x00" * (remote_write.MOST_SERIES + 1)), "more than 250000 samples"),
+            (varint(2**32) + b"\xfe\x01\x00" * 1000, "has 4294967296 bytes unpacked; the limit is 64 MiB"),
+            (bytes(remote_write.MAX_PACKED_BYTES + 1), "larger than 16 MiB"),
+            (packed(b"\x0a\x00" * (remote_write.MAX_SERIES + 1)), "more than 250000 samples"),
             (packed(b"\x0a\x80\x80\x40" + b"\x12\x00" * 2**19), "more than 250000 samples"),
             (packed(b"\x0a\x80\x80\x80\x01" + b"\x12\x00" * 2**20), "A series has 2097152 bytes"),
         ],
         ids=["a header of 4 GiB", "17 MiB", "series", "samples", "one series"],
     )
-    def test_a_bomb_is_not_unpacked(self, body, words):
+    def test_oversized_body_is_not_unpacked(self, body, words):
         with pytest.raises(RemoteWriteTooLargeError, match=words):
             read(body)
 
     @given(st.binary(max_size=200))
-    def test_any_bytes_are_read_or_refused(self, body):
+    def test_any_bytes_are_read_or_rejected(self, body):
         assert [taken(one) for one in (body, packed(body), varint(len(body)) + body)] == [0, 0, 0]
 
     @given(st.data())
-    def test_so_is_any_body_with_mistakes_in_it(self, data):
+    def test_any_damaged_body_is_read_or_rejected(self, data):
         series = series_of([Gpu(0)], NOW_MS)[:3]
         body = bytearray(cramjam.snappy.decompress_raw(body_of(series)))
         for _ in range(data.draw(st.integers(1, 4))):
@@ -273,10 +273,10 @@ class TestNoBody:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 40), st.sampled_from([1, 30, 10**6]))
-def test_in_whatever_pieces_a_scrape_comes_it_is_the_same(chance: random.Random, piece, batch_size):
-    """Cut anywhere, in any order, some of it twice."""
+def test_whole_scrapes_reassemble_any_pieces(chance: random.Random, piece, batch_size):
+    """Cut anywhere, in any order, with some samples repeated."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole_scrapes, "VALUES_OF_A_BATCH", batch_size)
+        patch.setattr(whole_scrapes, "VALUES_PER_BATCH", batch_size)
         _in_pieces(chance, piece)
 
 
@@ -303,7 +303,7 @@ def _in_pieces(chance: random.Random, piece: int) -> None:
     assert (scrapes.waiting, scrapes.take(before_s=float("inf"))) == (0, [])
 
 
-def test_a_scrape_waits_from_its_first_piece_on():
+def test_whole_scrapes_wait_from_first_piece():
     first = list(read(body_of(series_of(NODE_A, NOW_MS))).samples)
     second = read(body_of(series_of(NODE_A, NOW_MS + 15_000))).samples
     scrapes = WholeScrapes()
@@ -319,8 +319,8 @@ def test_a_scrape_waits_from_its_first_piece_on():
 
 
 @pytest.mark.parametrize("bad", [b"\x0a\xff", b"\x12\x01\x09", b"\x0a\x04\x0a\x02\xff\xff", b"\xff" * 20])
-def test_a_series_that_is_broken_loses_no_other(bad):
-    """Bytes that are no series; a label that is no UTF-8."""
+def test_malformed_series_does_not_affect_others(bad):
+    """Malformed bytes, and a label that is not UTF-8."""
     good = bytes(cramjam.snappy.decompress_raw(body_of(series_of(NODE_A, NOW_MS))))
     measure = body_of([({"__name__": "DCGM_FI_DEV_GPU_TEMP"}, [(NOW_MS, 1.0)])])
     named = bytes(cramjam.snappy.decompress_raw(measure))[2:]  # without the key and the length of the series

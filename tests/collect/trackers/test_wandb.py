@@ -1,4 +1,4 @@
-"""Files of Weights & Biases: their log of records, and what is read of a run that the real client wrote."""
+"""Weights & Biases files: the log of records, and runs that the real client wrote."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SIZES = st.one_of(st.integers(0, 100), st.integers(BLOCK - 20, BLOCK + 20), st.i
 
 
 @given(st.lists(SIZES, max_size=12), st.data())
-def test_every_record_comes_back_and_of_a_file_that_is_cut_those_that_are_whole(sizes, data):
+def test_wandb_records_of_truncated_file_are_the_complete_ones(sizes, data):
     bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     file = written(bodies)
     assert list(records(stream(file))) == bodies
@@ -62,10 +62,10 @@ def test_every_record_comes_back_and_of_a_file_that_is_cut_those_that_are_whole(
         assert list(records(stream(bytes(broken)))) in [bodies[:count] for count in range(len(bodies) + 1)]
 
 
-def test_what_is_no_such_file_is_said(tmp_path):
-    with pytest.raises(SourceError, match="no file of Weights & Biases"):
+def test_wandb_error_for_other_file(tmp_path):
+    with pytest.raises(SourceError, match="is not a Weights & Biases file"):
         list(records(stream(b"PK\3\4")))
-    with pytest.raises(SourceError, match="name the folder `wandb`"):
+    with pytest.raises(SourceError, match="Pass the folder `wandb`"):
         folders(tmp_path)
 
 
@@ -82,7 +82,7 @@ run.finish(exit_code=int(sys.argv[2]))
 
 
 @pytest.mark.heavy
-def test_a_run_of_the_real_client_is_read_to_the_last_digit(tmp_path):
+def test_wandb_run_of_real_client_is_read_exactly(tmp_path):
     pytest.importorskip("wandb", reason="make test-all installs wandb")
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -90,7 +90,7 @@ def test_a_run_of_the_real_client_is_read_to_the_last_digit(tmp_path):
     ((run, points, left_out),) = read(tmp_path, lambda done, total: None)
     assert (run.name, run.experiment, run.outcome, left_out) == (run.run_id.rpartition("/")[2], "vision", "failed", 0)
     assert run.run_id.startswith("us/vision/")
-    assert "lr=0.1, net.d=3" in run.words
+    assert "lr=0.1, net.d=3" in run.description
     assert run.started_ms <= points[0].time_ms <= run.ended_ms
     curve = [(point.step, point.value) for point in points if point.name == "loss"]
     assert curve[:-1] == [(2 * step, 1 / (step + 3)) for step in range(50)]
@@ -126,23 +126,23 @@ def begun(seconds: int = 1_790_000_000) -> Any:
     return record
 
 
-def said(what: str, **values: str) -> Any:
+def record_of(what: str, **values: str) -> Any:
     record = _RECORD()
     for name, text in values.items():
         getattr(record, what).item.add(key=name, value_json=text)
     return record
 
 
-def test_values_that_nobody_can_have_meant_stop_nothing(tmp_path):
+def test_wandb_strange_values_are_tolerated(tmp_path):
     deep = '{"a":' * 900 + "1" + "}" * 900
     strange = {"huge": "1" + "0" * 400, "deep": deep, "endless": "[" * 100_000, "loss": "0.5"}
     folder = folder_of(
         tmp_path / "run-x",
         begun(),
-        said("summary", **strange),
-        said("config", **strange),
-        said("history", _timestamp="1790000001.5", _step="1" + "0" * 40, **strange),
-        said("history", _timestamp="1" + "0" * 400, _step="2", loss="0.4"),
+        record_of("summary", **strange),
+        record_of("config", **strange),
+        record_of("history", _timestamp="1790000001.5", _step="1" + "0" * 40, **strange),
+        record_of("history", _timestamp="1" + "0" * 400, _step="2", loss="0.4"),
     )
     assert folder.read()
     assert [(point.name, point.value, point.step) for point in folder.points] == [
@@ -151,15 +151,15 @@ def test_values_that_nobody_can_have_meant_stop_nothing(tmp_path):
     ]
 
 
-def test_a_run_without_a_time_is_none(tmp_path):
+def test_wandb_run_without_time_is_ignored(tmp_path):
     assert not folder_of(tmp_path / "before", begun(0)).read()
     assert not folder_of(tmp_path / "after", begun(2**62)).read()
 
 
-def test_a_run_that_goes_on_after_it_was_stamped_is_somebody_s_work(tmp_path):
+def test_wandb_run_resumed_after_stamp_is_read(tmp_path):
     """Online, a stamp is in the summary of the run itself; whoever resumes it has it in theirs."""
-    stamped = said("summary", **{STAMPED: "1790000000000"})
+    stamped = record_of("summary", **{STAMPED: "1790000000000"})
     alone = folder_of(tmp_path / "stamp", begun(), stamped)
     assert (alone.read(), alone.is_stamp) == (False, True)
-    resumed = folder_of(tmp_path / "work", begun(), stamped, said("history", _timestamp="1790000001", loss="0.5"))
+    resumed = folder_of(tmp_path / "work", begun(), stamped, record_of("history", _timestamp="1790000001", loss="0.5"))
     assert (resumed.read(), resumed.is_stamp) == (True, False)

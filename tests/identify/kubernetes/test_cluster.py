@@ -269,7 +269,7 @@ def test_what_kubeflow_trainer_says_about_a_run() -> None:
 class TestQueues:
     """Kueue: a job that waits has no pods yet."""
 
-    def queued(self, *conditions: tuple[str, str, int]) -> objects.Queued:
+    def queued(self, *conditions: tuple[str, str, int]) -> objects.QueuedWorkload:
         spec = {"containers": [{"name": "m", "resources": {"requests": {"nvidia.com/gpu": "8"}}}]}
         thing = {
             "metadata": {"name": "w", "uid": "w", "namespace": "ns", "creationTimestamp": iso(T0)},
@@ -281,7 +281,7 @@ class TestQueues:
                 ]
             },
         }
-        return msgspec.convert(thing, objects.Queued)
+        return msgspec.convert(thing, objects.QueuedWorkload)
 
     def test_its_demand_waits_until_it_is_admitted(self) -> None:
         chain = (owner("Job", "j"),)
@@ -332,7 +332,7 @@ class TestClaims:
 
     def claiming(self) -> objects.PodObject:
         thing = pod(gpus=0)
-        thing.spec.resource_claims = [objects.ClaimOfPod("gpus", resource_claim_name="c")]
+        thing.spec.resource_claims = [objects.PodClaim("gpus", resource_claim_name="c")]
         return thing
 
     def test_a_pod_has_the_devices_of_its_claim(self) -> None:
@@ -364,7 +364,7 @@ def test_one_that_was_admitted_while_nobody_watched_waits_no_more() -> None:
 def test_one_that_vanished_waits_no_more() -> None:
     watched = Watched()
     watched.see(TestQueues().queued(), chain=(owner("Job", "j"),))
-    watched.see(objects.Queued(objects.Meta(uid="w")), gone=True, vanished=True)
+    watched.see(objects.QueuedWorkload(objects.Meta(uid="w")), gone=True, vanished=True)
     assert {pod.ended_ms for pod in watched.newest(Pod)} == {watched.now_ms}
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.collect.trackers.common import TrackedPoint, TrackedRun, Where, is_curve, where_of
+from pyrometer.collect.trackers.common import RunLocation, TrackedPoint, TrackedRun, is_curve, location_of
 from pyrometer.identify.runs.tracker_runs import Join, Joiner, TrackerContext
 from pyrometer.model.records import Allocation, Event, Metric, Pod, Run, Workload
 from tests.support.clusters import at, pod, run
@@ -27,7 +27,9 @@ def known(*records, **more) -> TrackerContext:
 def tracked(from_min=1, to_min=30.0, *, tracker="mlflow", run_id="abc", **where) -> TrackedRun:
     ended_ms = None if to_min is None else at(to_min)
     outcome = None if to_min is None else "succeeded"
-    return TrackedRun(tracker, run_id, "bold-carp", "sft", at(from_min), ended_ms, outcome, Where(**where), "words")
+    return TrackedRun(
+        tracker, run_id, "bold-carp", "sft", at(from_min), ended_ms, outcome, RunLocation(**where), "words"
+    )
 
 
 GANG = [*pod("llama-0", "llama", "n0"), *pod("llama-1", "llama", "n1")]
@@ -170,10 +172,10 @@ def test_a_folder_that_knows_nothing_else_gets_the_gpus_that_its_machine_has():
 
 
 def test_tags_have_many_names_for_a_place():
-    where = where_of({"POD_NAME": "a", "k8s.pod.name": "b", "pyrometer.launch": "c", "host": ""}, host="d")
+    where = location_of({"POD_NAME": "a", "k8s.pod.name": "b", "pyrometer.launch": "c", "host": ""}, host="d")
     assert (where.pod_name, where.launch, where.host) == ("b", "c", "d")
     assert str(where) == "launch c, pod_name b, host d"
-    assert str(Where()) == "nothing of where it ran"
+    assert str(RunLocation()) == "no location"
 
 
 def test_what_we_wrote_ourselves_and_what_machines_say_are_no_curves():

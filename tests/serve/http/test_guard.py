@@ -394,7 +394,7 @@ def test_authenticated_requests_are_never_closed_for_others(steps: list[tuple[st
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(guard, "MAX_CONNECTIONS", 6)
         patched.setattr(guard, "MAX_ANONYMOUS", 2)
-        patched.setattr(guard, "MAX_ANSWER_BYTES", 10)
+        patched.setattr(guard, "MAX_RESPONSE_BYTES", 10)
         table: Any = Connections()
         open_: list[Any] = []
         busy: set[Any] = set()

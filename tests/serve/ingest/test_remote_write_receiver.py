@@ -14,7 +14,7 @@ import httpx2 as httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyrometer.collect.prometheus.remote_write import MOST_PACKED_BYTES
+from pyrometer.collect.prometheus.remote_write import MAX_PACKED_BYTES
 from pyrometer.model import events
 from pyrometer.questions.tokens import Tokens
 from pyrometer.serve.ingest import remote_write_receiver
@@ -166,9 +166,9 @@ def test_a_server_that_starts_again_knows_which_slots_are_broken(tmp_path: Path)
 @pytest.mark.parametrize(
     ("body", "headers", "status", "words"),
     [
-        (b"nonsense", {}, 400, "The body of 8 bytes is no WriteRequest"),
+        (b"nonsense", {}, 400, "The body of 8 bytes is not a WriteRequest"),
         (b"\x80\x80\x80\x80\x10", {}, 413, "has 4294967296 bytes unpacked"),
-        (bytes(MOST_PACKED_BYTES + 1), {}, 413, "larger than 16 MiB"),
+        (bytes(MAX_PACKED_BYTES + 1), {}, 413, "larger than 16 MiB"),
         (b"", {"Content_Encoding": "zstd"}, 415, "Content-Encoding 'zstd' is not snappy."),
         (b"", {"Content_Type": "application/json"}, 415, "Content-Type 'application/json' is not"),
         (b"", {"X_Prometheus_Remote_Write_Version": "2.0.0"}, 415, "Remote write 2.0.0 is not supported"),

@@ -17,7 +17,7 @@ import pytest
 from pyrometer.account.build.ledger import build
 from pyrometer.collect.gpu.dcgm import Dcgm
 from pyrometer.collect.gpu.device import DeviceUse
-from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, of_gpus
+from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, gpu_exporters
 from pyrometer.identify.gpus.gpu_models import near_idle_power_w
 from pyrometer.model.records import Allocation, Pod, Slot
 from pyrometer.model.settings import Settings
@@ -63,7 +63,7 @@ def test_what_an_exporter_says_is_enough_for_a_ledger(tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
         with exporter(lambda: text_of(gpus).decode()) as url:
             scrapes = Scrapes(
-                lambda: [ScrapeTarget(url)], of_gpus(Dcgm(lambda host: None, near_idle_power_w)), interval_s=0.05
+                lambda: [ScrapeTarget(url)], gpu_exporters(Dcgm(lambda host: None, near_idle_power_w)), interval_s=0.05
             )
             telemetry = TelemetryIngest(store, asyncio.Lock(), scrapes, HoldersFromLabels(Settings()))
             running = asyncio.create_task(telemetry.run())

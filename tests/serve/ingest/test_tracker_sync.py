@@ -13,7 +13,7 @@ from pyrometer.account.query.time_range import TimeRange
 from pyrometer.answers.experiments.worth import worth
 from pyrometer.answers.runs.overview import runs, show
 from pyrometer.answers.runs.progress import Progress
-from pyrometer.collect.trackers.common import TrackedPoint, TrackedRun, Where
+from pyrometer.collect.trackers.common import RunLocation, TrackedPoint, TrackedRun
 from pyrometer.collect.trackers.mlflow import FoundRun, Mlflow
 from pyrometer.model.settings import Settings
 from pyrometer.serve.ingest.tracker_sync import AMBIGUOUS, JOINED, UNJOINED, MlflowFollower, TrackedRunWriter
@@ -26,7 +26,7 @@ DAY = TimeRange(START_MS, at(120))
 
 def tracked(run_id="abc", from_min=10, to_min=70, **where) -> TrackedRun:
     return TrackedRun(
-        "mlflow", run_id, "bold-carp", "sft", at(from_min), at(to_min), "succeeded", Where(**where), "words"
+        "mlflow", run_id, "bold-carp", "sft", at(from_min), at(to_min), "succeeded", RunLocation(**where), "words"
     )
 
 

@@ -18,7 +18,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.render.tables import print_table
 
 if TYPE_CHECKING:
-    from pyrometer.collect.kubernetes.doctor import Checked
+    from pyrometer.collect.kubernetes.doctor import ResourceCheck
     from pyrometer.collect.prometheus.doctor import SeriesCount
 
 WIDTH = 80
@@ -28,7 +28,7 @@ class Diagnosis(NamedTuple):
     """The result of all checks."""
 
     server: str | None
-    checked: list[Checked]
+    checked: list[ResourceCheck]
     gpu_pods: int | None  # None: pods cannot be read
     exporters: int | None  # pods that are GPU exporters
     prometheus: str | None
@@ -37,7 +37,7 @@ class Diagnosis(NamedTuple):
     lake: list[str]  # what is in the lake, and how old it is
 
     @property
-    def bad(self) -> list[Checked]:
+    def bad(self) -> list[ResourceCheck]:
         """The checks that failed."""
         return [one for one in self.checked if not one.well]
 

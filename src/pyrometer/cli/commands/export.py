@@ -127,7 +127,7 @@ def _export_to_mlflow(request: ReadRequest, uri: str | None, only: Collection[st
 
 
 async def _write_to_mlflow(mlflow: Mlflow, request: ReadRequest, only: Collection[str]) -> None:
-    from pyrometer.collect.trackers.mlflow import NotTakenError
+    from pyrometer.collect.trackers.mlflow import RejectedRequestError
     from pyrometer.export.mlflow import write_summary
 
     written = missing = 0
@@ -136,7 +136,7 @@ async def _write_to_mlflow(mlflow: Mlflow, request: ReadRequest, only: Collectio
             try:
                 await write_summary(mlflow, run_id, run_summary)
                 written += 1
-            except NotTakenError:
+            except RejectedRequestError:
                 missing += 1
     finally:
         await mlflow.close()

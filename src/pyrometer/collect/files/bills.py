@@ -1,8 +1,8 @@
-"""A cloud provider's invoice as CSV, by day and instance type: FOCUS, AWS' cost and usage reports, the exports of
-Google Cloud and Azure, or any other whose columns are named.
+"""Reads a cloud provider's invoice (CSV) and sums it by day and instance type.
 
-Lines are added up while they are read: an invoice may have millions. What is no use of an instance (tax, credits,
-what commitments cost beforehand) is kept apart, and so is what is about no GPU instance.
+Supported formats are FOCUS, the AWS Cost and Usage Report, the exports of Google Cloud and Azure, and any CSV file
+whose columns the caller names. Lines are summed while they are read, because an invoice may have millions of them. Tax,
+credits, commitment fees and charges for anything but GPU instances are summed separately.
 """
 
 from __future__ import annotations
@@ -18,54 +18,54 @@ from pathlib import Path
 from typing import NamedTuple
 
 USAGE, TAX, CREDIT, FEE, OTHER = KINDS = ("usage", "tax", "credit", "commitment_fee", "other")
-LONGEST_CELL = 1_000_000
-FIRST_YEAR, LAST_YEAR = 1970, 9998  # that can be asked about
-Line = Mapping[str, str]  # by the name of a column, in small letters
+MAX_CELL_CHARS = 1_000_000
+FIRST_YEAR, LAST_YEAR = 1970, 9998  # of the days that a ledger can store
+Line = Mapping[str, str]  # cells by lowercase column name
 
-# Instances that have GPUs, by their names: what is billed and unknown to the ledger is looked for among them.
+# Names of instance types with GPUs, for billed types that the ledger does not know.
 GPU_INSTANCE = re.compile(
     r"\b((?:p[2-9]\w*|g[3-9]\w*|gr6\w*)\.\w+|(?:a2|a3|a4|a4x|g2|g4)-[a-z]+-?\w*|Standard_N[CDGV]\w+)", re.IGNORECASE
 )
 
 
 class BillError(ValueError):
-    """An invoice that cannot be read; the text names the file, the line or the column, and the way out."""
+    """An invoice that cannot be read. The message names the file, the line or column, and a remedy."""
 
 
 class BilledUse(NamedTuple):
-    """What one instance type cost in a day; None of hours: the invoice does not say."""
+    """The cost of one instance type on one day. `hours` may be missing on the invoice."""
 
     usd: Decimal = Decimal(0)
     hours: Decimal | None = None
-    committed_usd: Decimal = Decimal(0)  # of it, what a commitment covered, at what that comes to
+    committed_usd: Decimal = Decimal(0)  # the part covered by a commitment, at its effective cost
 
 
 class Bill(NamedTuple):
-    """An invoice, added up."""
+    """The totals of an invoice."""
 
     form: str
     lines: int
     used: dict[tuple[date, str], BilledUse]
-    apart: dict[str, Decimal]  # by kind
+    apart: dict[str, Decimal]  # charges other than GPU usage, by kind
 
 
 class _Form(NamedTuple):
-    """Where an invoice of some provider says what. Columns are in small letters; the first that is there counts."""
+    """The columns of an invoice format, in lowercase. Of several columns, the first one that is present counts."""
 
     name: str
     known_by: tuple[str, ...]
     day: tuple[str, ...]
     usd: Callable[[Line], str]
-    type: tuple[str, ...]  # what names the instance type: by itself, or somewhere in it
+    type: tuple[str, ...]  # columns that contain the name of the instance type
     hours: tuple[str, ...] = ()
-    unit: tuple[str, ...] = ()  # of these
+    unit: tuple[str, ...] = ()  # of `hours`
     currency: tuple[str, ...] = ()
     kind: Callable[[Line], str] = lambda line: USAGE
     committed: Callable[[Line], bool] = lambda line: False
 
 
 def days_of(path: Path, zone: tzinfo = UTC, columns: Mapping[str, str] | None = None) -> tuple[date, date]:
-    """The first and the last day of an invoice."""
+    """Returns the first and the last day of an invoice."""
     form: _Form | None = None
     days: set[date] = set()
     for number, line in enumerate(_lines(path), 1):
@@ -73,14 +73,14 @@ def days_of(path: Path, zone: tzinfo = UTC, columns: Mapping[str, str] | None = 
         if form.kind(line) == USAGE:
             days.add(_day(_first(line, form.day), zone, path, number))
     if not days:
-        raise BillError(f"{path} has no lines that say what was used.")
+        raise BillError(f"{path} has no usage lines.")
     return min(days), max(days)
 
 
 def read_bill(
     path: Path, known_types: Iterable[str], zone: tzinfo = UTC, columns: Mapping[str, str] | None = None
 ) -> Bill:
-    """An invoice as CSV, gzipped or not."""
+    """Reads an invoice as CSV, gzipped or not."""
     types = _Types(known_types)
     used: dict[tuple[date, str], BilledUse] = {}
     apart = dict.fromkeys(KINDS[1:], Decimal(0))
@@ -112,7 +112,7 @@ def _added(known: BilledUse, form: _Form, line: Line, usd: Decimal, path: Path, 
 
 
 class _Types:
-    """Finds the instance type that a line is about."""
+    """Finds the instance type of a line."""
 
     def __init__(self, known: Iterable[str]) -> None:
         self._known = {name.casefold(): name for name in known}
@@ -120,7 +120,7 @@ class _Types:
         self._named = re.compile(rf"(?<![\w.-])({'|'.join(longest_first)})(?![\w.-])") if longest_first else None
 
     def of(self, cells: list[str]) -> str | None:
-        """The type; None for what is about no GPU instance."""
+        """Returns the instance type, or None if the line is not about a GPU instance."""
         for cell in cells:
             text = cell.casefold()
             if text in self._known:
@@ -152,7 +152,7 @@ def _is_covered(line: Line) -> bool:
 
 
 def _focus_usd(line: Line) -> str:
-    """What was billed; of what a commitment covers, its part of that: nothing is billed for it by itself."""
+    """The billed cost. For usage covered by a commitment it is the effective cost, because its billed cost is zero."""
     return line.get("effectivecost" if _is_covered(line) else "billedcost") or line.get("billedcost", "")
 
 
@@ -183,7 +183,7 @@ def _aws_line(line: Line) -> str:
 
 def _aws_usd(line: Line) -> str:
     covered = _AWS_COVERED.get(_aws_line(line), ())
-    if _aws_line(line) == "savingsplannegation":  # takes back what covered usage would have cost
+    if _aws_line(line) == "savingsplannegation":  # offsets the on-demand cost of covered usage
         return "0"
     return _first(line, (*covered, "lineitem/unblendedcost", "line_item_unblended_cost"))
 
@@ -225,7 +225,7 @@ _FORMS = (
         lambda line: _AWS_KIND.get(_aws_line(line), OTHER),
         lambda line: _aws_line(line) in _AWS_COVERED,
     ),
-    _Form(  # cores, memory and GPUs are lines of their own: their hours are not those of an instance
+    _Form(  # cores, memory and GPUs have separate lines, so their hours are not instance hours
         "Google Cloud",
         ("sku.description", "cost"),
         ("usage_start_time",),
@@ -255,23 +255,23 @@ _FORMS = (
 
 def _form(line: Line, columns: Mapping[str, str] | None, path: Path) -> _Form:
     if columns:
-        said = {name: column.lower() for name, column in columns.items()}
-        for column in said.values():
+        chosen = {name: column.lower() for name, column in columns.items()}
+        for column in chosen.values():
             if column not in line:
                 raise BillError(f"{path} has no column {column!r}. It has {', '.join(line)[:300]}.")
         return _Form(
-            "as said",
+            "custom",
             (),
-            (said["day"],),
-            lambda line: line[said["usd"]],
-            (said["type"],),
-            (said["hours"],) if "hours" in said else (),
+            (chosen["day"],),
+            lambda line: line[chosen["usd"]],
+            (chosen["type"],),
+            (chosen["hours"],) if "hours" in chosen else (),
         )
     for form in _FORMS:
         if all(name in line for name in form.known_by):
             return form
     raise BillError(
-        f"{path} is no invoice that is known: FOCUS, AWS CUR, Google Cloud or Azure. Say which columns hold what: "
+        f"{path} is not in a known invoice format (FOCUS, AWS CUR, Google Cloud, Azure). Name its columns: "
         "--columns day=…,type=…,usd=…,hours=…"
     )
 
@@ -280,14 +280,14 @@ def _form(line: Line, columns: Mapping[str, str] | None, path: Path) -> _Form:
 
 
 def _lines(path: Path) -> Iterator[Line]:
-    csv.field_size_limit(LONGEST_CELL)
+    csv.field_size_limit(MAX_CELL_CHARS)
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream)
             names = [name.strip().lower() for name in next(reader, [])]
             for cells in reader:
-                if cells:  # a line that breaks off says nothing in what is missing
+                if cells:  # missing cells of a short line are empty
                     yield dict.fromkeys(names, "") | dict(zip(names, cells, strict=False))
     except (OSError, UnicodeDecodeError, EOFError, csv.Error, zlib.error) as error:
         raise BillError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}.") from None
@@ -304,7 +304,7 @@ def _number(text: str, path: Path, number: int) -> Decimal:
 
 
 def _day(text: str, zone: tzinfo, path: Path, number: int) -> date:
-    """The day that a time lies in, in the zone; a day by itself is itself."""
+    """Returns the day of a date or time in the time zone."""
     try:
         day = _read_day(text, zone)
         if not FIRST_YEAR <= day.year <= LAST_YEAR:
@@ -326,12 +326,14 @@ def _read_day(text: str, zone: tzinfo) -> date:
 def _refuse_other_money(form: _Form, line: Line, path: Path, number: int) -> None:
     currency = _first(line, form.currency)
     if currency and currency.upper() != "USD":
-        raise BillError(f"{path}, line {number + 1}: it is in {currency[:10]}, and the ledger is in USD.")
+        raise BillError(f"{path}, line {number + 1}: the amount is in {currency[:10]}, but the ledger is in USD.")
 
 
 def columns_of(text: str) -> dict[str, str]:
-    """`day=…,type=…,usd=…,hours=…` as what it says."""
+    """Parses `day=…,type=…,usd=…,hours=…`."""
     pairs = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
     if set(pairs) - {"day", "type", "usd", "hours"} or not {"day", "type", "usd"} <= set(pairs):
-        raise BillError(f"--columns {text!r} is not known: day=…,type=…,usd=…, and hours=… where it is said.")
+        raise BillError(
+            f"--columns {text!r} is not valid. Use day=…,type=…,usd=… and, if the invoice states hours, hours=…."
+        )
     return pairs

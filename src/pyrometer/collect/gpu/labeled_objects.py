@@ -1,4 +1,4 @@
-"""Machines and pods of which nothing but telemetry's labels is known, as the objects that a watch would have seen."""
+"""Builds node and pod objects from the labels of telemetry, for clusters without any other source of them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ContainerObject, Meta, ObservedObject
 from pyrometer.model.records import WHOLE_DEVICE
 
-# `llama-worker-3`, `sft-0-1-x7k2p`: pods of one job, where only their names say so.
+# Pods of one job that can only be recognized by name: `llama-worker-3`, `sft-0-1-x7k2p`.
 _MEMBER = re.compile(r"(?:-(?:worker|master|launcher|head|chief|ps|node))?(?:-\d{1,5}){1,2}(?:-[a-z0-9]{5})?$")
 
 
-def machines(places: Iterable[SlotAddress], uid_of: Mapping[str, str]) -> Iterator[objects.NodeObject]:
-    """The machines that telemetry is about: as many devices as the highest index says."""
+def machines(addresses: Iterable[SlotAddress], uid_of: Mapping[str, str]) -> Iterator[objects.NodeObject]:
+    """The nodes in telemetry. The highest device index gives the number of devices."""
     of_host: dict[str, list[SlotAddress]] = {}
-    for place in places:
-        of_host.setdefault(place.hosts[0], []).append(place)
-    for host, mine in of_host.items():
-        model = next((place.gpu_model for place in mine if place.gpu_model), None)
-        yield machine(host, uid_of.get(host, f"host/{host}"), max(p.slot_index for p in mine) + 1, model)
+    for address in addresses:
+        of_host.setdefault(address.hosts[0], []).append(address)
+    for host, of_one in of_host.items():
+        model = next((address.gpu_model for address in of_one if address.gpu_model), None)
+        yield machine(host, uid_of.get(host, f"host/{host}"), max(address.slot_index for address in of_one) + 1, model)
 
 
 def machine(name: str, uid: str, gpus: int, model: str | None) -> objects.NodeObject:
-    """A node of so many GPUs."""
+    """A node with this number of GPUs."""
     return objects.NodeObject(
         Meta(name=name, uid=uid, labels={"nvidia.com/gpu.product": model} if model else {}),
         status=objects.NodeStatus({"nvidia.com/gpu": gpus}),
@@ -36,13 +36,15 @@ def machine(name: str, uid: str, gpus: int, model: str | None) -> objects.NodeOb
 def pods(
     cluster: str, uses: Mapping[DeviceUse, tuple[int, int]], node_names: Mapping[str, str], still_ms: int
 ) -> Iterator[ObservedObject]:
-    """The pods that exporters saw on devices, when they came and, if they were not seen since `still_ms`, when they
-    went. Labels linger: ends are late by minutes."""
-    mine: dict[tuple[str, str, str], list[tuple[DeviceUse, tuple[int, int]]]] = {}
+    """Pods in device labels: when they appeared and, if they were last seen before `still_ms`, when they ended.
+
+    Labels remain for minutes after a pod ends, so its end is late.
+    """
+    on_node: dict[tuple[str, str, str], list[tuple[DeviceUse, tuple[int, int]]]] = {}
     for use, span in uses.items():
         if use.pod:
-            mine.setdefault((use.namespace or "", use.pod, use.node_uid), []).append((use, span))
-    for (namespace, name, node_uid), seen in mine.items():
+            on_node.setdefault((use.namespace or "", use.pod, use.node_uid), []).append((use, span))
+    for (namespace, name, node_uid), seen in on_node.items():
         first_ms, last_ms = min(span[0] for _, span in seen), max(span[1] for _, span in seen)
         devices = len({(use.slot_index, use.instance) for use, _ in seen if use.instance == WHOLE_DEVICE})
         node = node_names.get(node_uid, node_uid.removeprefix("host/"))
@@ -53,28 +55,28 @@ def pods(
             yield ObservedObject(pod, last_ms, gone=True, chain=chain)
 
 
-def _pod(cluster: str, namespace: str, name: str, node: str, devices: int, began: datetime) -> objects.PodObject:
+def _pod(cluster: str, namespace: str, name: str, node: str, devices: int, started: datetime) -> objects.PodObject:
     amounts: dict[str, str | int | float] = {"nvidia.com/gpu": devices}
-    runs = objects.ContainerState(running=objects.Running(began))
+    runs = objects.ContainerState(running=objects.Running(started))
     return objects.PodObject(
-        # one that comes again under the same name is another
+        # a later pod of the same name is another pod
         Meta(
             name=name,
-            uid=f"{cluster}/{namespace}/Pod/{name}/{began:%Y%m%dT%H%M%S}",
+            uid=f"{cluster}/{namespace}/Pod/{name}/{started:%Y%m%dT%H%M%S}",
             namespace=namespace,
-            creation_timestamp=began,
+            creation_timestamp=started,
         ),
         objects.PodSpec(node, [ContainerObject("main", objects.Resources(amounts))]),
         objects.PodStatus(
             "Running",
-            conditions=[objects.Condition("PodScheduled", "True", began)],
+            conditions=[objects.Condition("PodScheduled", "True", started)],
             container_statuses=[objects.ContainerStatus("main", state=runs)],
         ),
     )
 
 
 def _job(cluster: str, namespace: str, pod: str) -> Iterator[objects.OwnerObject]:
-    """What pods with names alike belong to."""
+    """The job of pods whose names differ only in their index."""
     name = _MEMBER.sub("", pod)
     if name and name != pod:
         meta = Meta(name=name, uid=f"{cluster}/{namespace}/Pods/{name}", namespace=namespace)

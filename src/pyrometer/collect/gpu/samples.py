@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrometer.collect.gpu.device import DeviceUse, SlotAddress, device_use
-from pyrometer.collect.gpu.slot_watch import Sight
+from pyrometer.collect.gpu.slot_watch import SlotSighting
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import GpuSample
 
@@ -191,7 +191,7 @@ def address_spans(values: Values) -> list[tuple[int, int]]:
     return list(zip(first_ms.tolist(), last_ms.tolist(), strict=True))
 
 
-def boards_seen(addresses: list[SlotAddress], nodes: list[str], spans: list[tuple[int, int]]) -> Iterable[Sight]:
+def boards_seen(addresses: list[SlotAddress], nodes: list[str], spans: list[tuple[int, int]]) -> Iterable[SlotSighting]:
     """The boards that were first seen in a slot, with the time."""
     came: dict[tuple[str, int, int], tuple[tuple[str | None, str | None], ...]] = {}
     for address, node, (first_ms, _) in zip(addresses, nodes, spans, strict=True):
@@ -199,20 +199,20 @@ def boards_seen(addresses: list[SlotAddress], nodes: list[str], spans: list[tupl
         known = came.get(key, ())
         if board not in known:
             came[key] = (*known, board)
-    return [Sight(*key, boards) for key, boards in came.items()]
+    return [SlotSighting(*key, boards) for key, boards in came.items()]
 
 
-def xids_seen(rows: SampleRows) -> Iterable[Sight]:
+def xids_seen(rows: SampleRows) -> Iterable[SlotSighting]:
     """The XID codes of slots: every error, and every change. Rows are ordered by device and time."""
     shown = ~np.isnan(rows.table[:, _XID])
     xid, of_device, times = rows.table[shown, _XID].astype(np.int64), rows.device[shown], rows.time_ms[shown]
     same = np.zeros(len(xid), bool)
     same[1:] = (of_device[1:] == of_device[:-1]) & (xid[1:] == xid[:-1])
     reported = ~same | (xid > 0)
-    sights = zip(*(part[reported].tolist() for part in (of_device, times, xid, rows.at_work[shown])), strict=True)
+    sightings = zip(*(part[reported].tolist() for part in (of_device, times, xid, rows.at_work[shown])), strict=True)
     return [
-        Sight(rows.devices[number].node_uid, rows.devices[number].slot_index, at_ms, xid=code, at_work=works)
-        for number, at_ms, code, works in sights
+        SlotSighting(rows.devices[number].node_uid, rows.devices[number].slot_index, at_ms, xid=code, at_work=works)
+        for number, at_ms, code, works in sightings
     ]
 
 

@@ -1,7 +1,7 @@
-"""Exporters as a source: asks each of them every so often what its GPUs do. One that fails costs only its own answers.
+"""Scrapes exporters at a regular interval. An exporter that fails does not affect the others.
 
-Connections are not kept: one an answer, a few hundred at most at a time, spread over the interval. What an exporter
-says about time is not trusted, nor how much it says, nor in which form.
+Every request uses its own connection. At most a few hundred are open at a time, spread over the interval. Timestamps,
+sizes and formats of the responses are not trusted.
 """
 
 from __future__ import annotations
@@ -27,90 +27,95 @@ from pyrometer.collect.gpu.device import DeviceUse, GpuBatch
 from pyrometer.collect.nodes import node_exporter
 from pyrometer.collect.nodes.node_exporter import NodeExporters
 from pyrometer.collect.prometheus import fetch
-from pyrometer.collect.prometheus.exposition import MOST_KEPT, ExpositionReader, ScrapeError
+from pyrometer.collect.prometheus.exposition import MAX_CACHED, ExpositionReader, ScrapeError
 from pyrometer.collect.source import Delivery
 from pyrometer.model.units import MS_PER_MINUTE
 
 INTERVAL_S = 15.0
-ANSWER_S = 10.0  # for a whole answer
+ANSWER_S = 10.0  # for a whole response
 CONNECT_S = 3.0
-MOST_AT_ONCE = 256
-MOST_BYTES = 16 * 2**20  # a node with 56 MIG instances and a hundred metrics of each has 3 MB
-LARGE_BYTES = 2**20  # read beside the loop, so that the others do not wait
-SLOWER_WHEN_DOWN = 4  # intervals between two attempts, at most
-CLOCK_LIMIT_MS = 5 * MS_PER_MINUTE  # a time in the text that is further from ours than this is wrong
-MOST_WAITING = 500_000  # records, 200 MB: a store may be busy for a minute, and 100,000 GPUs say as much meanwhile
+MAX_CONCURRENT = 256
+MAX_RESPONSE_BYTES = 16 * 2**20  # a node with 56 MIG instances and 100 metrics of each sends 3 MB
+LARGE_BYTES = 2**20  # larger bodies are parsed in a thread, so that the event loop does not block
+MAX_BACKOFF_INTERVALS = 4  # between two attempts
+CLOCK_LIMIT_MS = 5 * MS_PER_MINUTE  # a timestamp that differs more from our clock is wrong
+MAX_WAITING_RECORDS = 500_000  # 200 MB: what 100,000 GPUs report while the store is busy for a minute
 FORGET_EVERY, SILENT_MS = 100, 10 * MS_PER_MINUTE
-MOST_TOGETHER = 10_000  # values that become records at once, 5 ms: of few, each takes five times as long
-MOST_IN_A_DELIVERY = 50_000
-DELIVERIES_AN_INTERVAL = 30  # what comes at about the same time is stored together: transactions cost more than records
+MAX_PENDING_VALUES = 10_000  # converted at once in 5 ms; in small batches, each value takes five times as long
+MAX_DELIVERY_RECORDS = 50_000
+DELIVERIES_PER_INTERVAL = 30  # batches records, because transactions cost more than records
 
 _HEADERS = {
     "Accept": "text/plain;version=0.0.4",
-    "Accept-Encoding": "identity",  # packing would cost time on machines that train
+    "Accept-Encoding": "identity",  # compression would take CPU time on training machines
 }
 _log = logging.getLogger("pyrometer")
 
 
 class ScrapeTarget(NamedTuple):
-    """An exporter: where it answers, on which node it runs if that is known, and how to be let in."""
+    """An exporter: its URL, its node if that is known, and its credentials."""
 
     url: str
     node: str | None = None
-    token_file: str | None = None  # read anew every time: tokens expire
-    ca_file: str | None = None  # whom to believe besides the system's authorities
+    token_file: str | None = None  # read for every request, because tokens expire
+    ca_file: str | None = None  # trusted in addition to the system's certificate authorities
 
 
-Value = tuple[Any, Any, float, int]  # measure, place, value, time in ms
+Value = tuple[Any, Any, float, int]  # measure, address, value, time in ms
 
 
 class ExporterKind(NamedTuple):
-    """How the answers of one kind of exporter are made sense of."""
+    """How to interpret the metrics of one kind of exporter."""
 
     measure_of: Callable[[str], Any]
-    place_of: Callable[..., Any]
+    address_of: Callable[..., Any]
     take: Callable[[list[Value]], GpuBatch]
     uses_of: Callable[[Iterable[Any]], Iterable[DeviceUse]]
-    what: str  # its metrics are of
-    most_kept: int = MOST_KEPT
+    subject: str  # of its metrics, for errors
+    max_cached: int = MAX_CACHED
 
 
-def of_gpus(normaliser: Dcgm) -> ExporterKind:
+def gpu_exporters(converter: Dcgm) -> ExporterKind:
     """Exporters of GPU metrics."""
-    return ExporterKind(dcgm.measure_of, dcgm.slot_address_of, normaliser.take, normaliser.uses_of, "a GPU")
+    return ExporterKind(dcgm.measure_of, dcgm.slot_address_of, converter.take, converter.uses_of, "a GPU")
 
 
-def of_machines(normaliser: NodeExporters) -> ExporterKind:
-    """node_exporters: a large machine has hundreds of CPUs and devices."""
+def node_exporters(converter: NodeExporters) -> ExporterKind:
+    """node_exporter. A large machine has hundreds of CPUs and devices."""
 
     calls = count(1)
 
     def take(samples: list[Value]) -> GpuBatch:
-        rows: list[tuple[Any, ...]] = list(normaliser.take(samples))
-        if next(calls) % FORGET_EVERY == 0:  # machines that are gone
-            rows += normaliser.rest(_now_ms() - SILENT_MS)
+        rows: list[tuple[Any, ...]] = list(converter.take(samples))
+        if next(calls) % FORGET_EVERY == 0:  # of machines that are gone
+            rows += converter.rest(_now_ms() - SILENT_MS)
         return GpuBatch(rows, {})
 
     return ExporterKind(
-        node_exporter.measure_of, node_exporter.machine_part_of, take, lambda places: (), "a machine", most_kept=8_192
+        node_exporter.measure_of,
+        node_exporter.machine_part_of,
+        take,
+        lambda addresses: (),
+        "a machine",
+        max_cached=8_192,
     )
 
 
 @dataclass(slots=True)
 class TargetState:
-    """How it goes with a target."""
+    """The state of a target."""
 
-    up: bool | None = None  # None before the first answer
-    since_ms: int = 0  # up or down
+    up: bool | None = None  # None before the first response
+    since_ms: int = 0  # when it went up or down
     error: str | None = None  # why it is down
-    failures: int = 0  # one after the other
+    failures: int = 0  # consecutive
     answered_ms: int | None = None
-    counts: Counter[str] = field(default_factory=Counter)  # what was left out of its answers
-    places: tuple[Any, ...] = ()  # what its last answer was about
+    counts: Counter[str] = field(default_factory=Counter)  # of ignored parts of its responses
+    addresses: tuple[Any, ...] = ()  # in its last response
 
 
-class _TargetAnswer(NamedTuple):
-    """An answer that is read, and whose."""
+class _ScrapedValues(NamedTuple):
+    """The values of one response of a target."""
 
     target: ScrapeTarget
     state: TargetState
@@ -118,7 +123,7 @@ class _TargetAnswer(NamedTuple):
 
 
 class Scrapes:
-    """Follows the exporters that `targets` names; it is asked again every interval. The deliveries never end."""
+    """Scrapes the exporters that `targets` returns, which is called every interval. The deliveries never end."""
 
     def __init__(
         self,
@@ -127,82 +132,84 @@ class Scrapes:
         *,
         interval_s: float = INTERVAL_S,
         answer_s: float = ANSWER_S,
-        most_at_once: int = MOST_AT_ONCE,
-        most_bytes: int = MOST_BYTES,
+        max_concurrent: int = MAX_CONCURRENT,
+        max_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
         self.states: dict[ScrapeTarget, TargetState] = {}
         self._targets = targets
         self._reading = reading
         self._interval_s, self._answer_s = interval_s, answer_s
-        self._most_bytes = most_bytes
-        self._places = asyncio.Semaphore(most_at_once)
-        self._turn = asyncio.Lock()  # hundreds of answers may be there at once: between two, others go on
-        self._names: dict[str, Any] = {}  # what metrics are called: all exporters have the same
-        self._said: list[_TargetAnswer] = []  # not yet records
-        self._said_values = 0
+        self._max_bytes = max_bytes
+        self._connections = asyncio.Semaphore(max_concurrent)
+        self._turn = (
+            asyncio.Lock()
+        )  # lets other tasks run between two of the hundreds of responses that may arrive at once
+        self._names: dict[str, Any] = {}  # measures by metric name, the same for all exporters
+        self._pending: list[_ScrapedValues] = []  # not yet converted to records
+        self._pending_values = 0
         self._records: list[tuple[Any, ...]] = []  # not yet delivered
-        self._came = asyncio.Event()  # there is any of both
+        self._came = asyncio.Event()  # set when there is any of both
         self._room = asyncio.Event()
         self._room.set()
         self._following: dict[ScrapeTarget, asyncio.Task[None]] = {}
-        self._trusted: dict[str | None, ssl.SSLContext] = {}  # by file of authorities
+        self._trusted: dict[str | None, ssl.SSLContext] = {}  # by CA file
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
-        """Samples as they come, and what is new about slots. A slow store slows the scrapes down."""
-        naming = asyncio.create_task(self._follow_targets())
+        """Yields samples as they arrive, and changes of slots. A slow store slows scraping down."""
+        target_task = asyncio.create_task(self._follow_targets())
         try:
             while True:
-                await self._something_came(naming)
-                await asyncio.sleep(self._interval_s / DELIVERIES_AN_INTERVAL)
+                await self._wait_for_values(target_task)
+                await asyncio.sleep(self._interval_s / DELIVERIES_PER_INTERVAL)
                 self._make_records()
-                records, self._records = self._records[:MOST_IN_A_DELIVERY], self._records[MOST_IN_A_DELIVERY:]
+                records, self._records = self._records[:MAX_DELIVERY_RECORDS], self._records[MAX_DELIVERY_RECORDS:]
                 if not self._records:
                     self._came.clear()
-                if len(self._records) < MOST_WAITING:
+                if len(self._records) < MAX_WAITING_RECORDS:
                     self._room.set()
                 if records:
                     yield Delivery(records)
         finally:
-            tasks = naming, *self._following.values()
-            for task in tasks:  # all of them first: none is to take the place of another now
+            tasks = target_task, *self._following.values()
+            for task in tasks:  # cancel all before waiting, so that none proceeds when another releases its connection
                 task.cancel()
             for task in tasks:
                 await _ended(task)
             self._following.clear()
 
     def uses(self) -> set[DeviceUse]:
-        """Who uses which device, by the newest labels of every exporter that answers."""
-        up = [place for state in self.states.values() if state.up for place in state.places]
+        """The users of devices according to the last response of every exporter that is up."""
+        up = [address for state in self.states.values() if state.up for address in state.addresses]
         return set(self._reading.uses_of(up))
 
     def shortcomings(self) -> list[str]:
-        """Which exporters do not answer, and why."""
+        """Which exporters are down, and why."""
         return [f"{_shown(target.url)}: {state.error}" for target, state in self.states.items() if state.error]
 
-    async def _something_came(self, naming: asyncio.Task[None]) -> None:
-        """Waits for an answer; what goes wrong with the list of targets is raised here."""
+    async def _wait_for_values(self, target_task: asyncio.Task[None]) -> None:
+        """Waits for values. Raises the error of the task that lists targets."""
         coming = asyncio.create_task(self._came.wait())
         try:
-            await asyncio.wait({coming, naming}, return_when=asyncio.FIRST_COMPLETED)
-            if naming.done():
-                naming.result()
+            await asyncio.wait({coming, target_task}, return_when=asyncio.FIRST_COMPLETED)
+            if target_task.done():
+                target_task.result()
         finally:
             await _ended(coming)
 
     def _make_records(self) -> None:
-        """Records of what was said. An answer that nothing can be made of costs none of the others."""
-        said, self._said, self._said_values = self._said, [], 0
+        """Converts pending values to records. A response that cannot be converted does not affect the others."""
+        pending, self._pending, self._pending_values = self._pending, [], 0
         try:
-            self._records += self._reading.take([value for one in said for value in one.values]).records
+            self._records += self._reading.take([value for one in pending for value in one.values]).records
         except Exception as error:
-            if len(said) == 1:
-                self._is_down(said[0].target, said[0].state, error)
+            if len(pending) == 1:
+                self._is_down(pending[0].target, pending[0].state, error)
                 return
-            for one in said:
-                self._said = [one]
+            for one in pending:
+                self._pending = [one]
                 self._make_records()
         else:
-            for one in said:
+            for one in pending:
                 self._is_up(one.target, one.state)
 
     async def _follow_targets(self) -> None:
@@ -218,66 +225,68 @@ class Scrapes:
             await asyncio.sleep(self._interval_s)
 
     async def _follow(self, target: ScrapeTarget) -> None:
-        """Scrapes one target for ever, at its own moment of the interval."""
+        """Scrapes one target forever, at its own offset within the interval."""
         state = self.states[target]
-        address = partial(self._reading.place_of, node=target.node, address=_host(target.url))
+        address = partial(self._reading.address_of, node=target.node, address=_host(target.url))
         reader: ExpositionReader[Any, Any] = ExpositionReader(
-            self._reading.measure_of, address, most_kept=self._reading.most_kept, names=self._names
+            self._reading.measure_of, address, max_cached=self._reading.max_cached, names=self._names
         )
         due_s = time.monotonic() + zlib.crc32(target.url.encode()) / 2**32 * self._interval_s
         while True:
             await asyncio.sleep(max(due_s - time.monotonic(), 0))
-            async with self._places:
+            async with self._connections:
                 values = await self._scrape(target, state, reader)
             if values:
                 await self._room.wait()
-                self._take(_TargetAnswer(target, state, values))
-            pause_s = self._interval_s * min(2 ** min(state.failures, 8), SLOWER_WHEN_DOWN)
+                self._take(_ScrapedValues(target, state, values))
+            pause_s = self._interval_s * min(2 ** min(state.failures, 8), MAX_BACKOFF_INTERVALS)
             late_s = time.monotonic() - due_s
-            due_s += max(pause_s, late_s - late_s % self._interval_s)  # what was missed is not made up for
+            due_s += max(pause_s, late_s - late_s % self._interval_s)  # missed scrapes are not repeated
 
-    def _take(self, said: _TargetAnswer) -> None:
-        self._said.append(said)
-        self._said_values += len(said.values)
+    def _take(self, scraped: _ScrapedValues) -> None:
+        self._pending.append(scraped)
+        self._pending_values += len(scraped.values)
         self._came.set()
-        if self._said_values >= MOST_TOGETHER:
+        if self._pending_values >= MAX_PENDING_VALUES:
             self._make_records()
-            if len(self._records) >= MOST_WAITING:
+            if len(self._records) >= MAX_WAITING_RECORDS:
                 self._room.clear()
 
     async def _scrape(
         self, target: ScrapeTarget, state: TargetState, reader: ExpositionReader[Any, Any]
     ) -> list[Value] | None:
-        """One answer; what goes wrong is remembered, and said when it is new."""
-        asked_ms = _now_ms()
+        """Scrapes once. An error is remembered, and logged if it is new."""
+        requested_ms = _now_ms()
         try:
             async with asyncio.timeout(self._answer_s):
                 body = await self._answer(target, state)
-            values = await self._values(body, asked_ms, state, reader)
+            values = await self._values(body, requested_ms, state, reader)
         except asyncio.CancelledError:
             raise
         except Exception as error:
             self._is_down(target, state, error)
             return None
-        state.answered_ms, state.places = asked_ms, tuple({place for _, place, _, _ in values})
+        state.answered_ms, state.addresses = requested_ms, tuple({address for _, address, _, _ in values})
         return values
 
     async def _values(
-        self, body: bytes, asked_ms: int, state: TargetState, reader: ExpositionReader[Any, Any]
+        self, body: bytes, requested_ms: int, state: TargetState, reader: ExpositionReader[Any, Any]
     ) -> list[Value]:
-        """What an answer says."""
+        """Parses a response."""
         large = await asyncio.to_thread(reader.read, body) if len(body) > LARGE_BYTES else None
         async with self._turn:
             parsed = large or reader.read(body)
             if not parsed.samples:
-                what = self._reading.what
-                raise ScrapeError(f"It shows metrics, but none of {what}: is it the address of such an exporter?")
+                subject = self._reading.subject
+                raise ScrapeError(
+                    f"It has metrics, but not of {subject}. Check that the URL is that of such an exporter."
+                )
             state.counts["unfinished lines"] += parsed.unfinished
             state.counts["unreadable lines"] += parsed.unreadable
-            return _at_our_time(parsed.samples, asked_ms, state.counts)
+            return _at_our_time(parsed.samples, requested_ms, state.counts)
 
     def _is_up(self, target: ScrapeTarget, state: TargetState) -> None:
-        """Its values became records. Not before: an answer that nothing can be made of is no end of its trouble."""
+        """Marks a target as up, after its values became records: a response that cannot be converted is an error."""
         if state.up:
             return
         if state.up is False:
@@ -287,10 +296,10 @@ class Scrapes:
     def _is_down(self, target: ScrapeTarget, state: TargetState, error: Exception) -> None:
         if state.up is not False:
             state.up, state.since_ms = False, _now_ms()
-        said, foreseen = self._words(error)
-        if said != state.error:
-            state.error = said
-            _log.warning("%s: %s", _shown(target.url), said, exc_info=None if foreseen else error)
+        message, is_expected = self._describe(error)
+        if message != state.error:
+            state.error = message
+            _log.warning("%s: %s", _shown(target.url), message, exc_info=None if is_expected else error)
         state.failures += 1
 
     async def _answer(self, target: ScrapeTarget, state: TargetState) -> bytes:
@@ -298,15 +307,15 @@ class Scrapes:
         connect_s = min(CONNECT_S, self._answer_s)
         try:
             answer = await fetch.get(
-                target.url, headers, self._trust(target.ca_file), connect_s=connect_s, most_bytes=self._most_bytes
+                target.url, headers, self._trust(target.ca_file), connect_s=connect_s, max_bytes=self._max_bytes
             )
         except fetch.AnswerTooLargeError:
-            raise _too_large(self._most_bytes) from None
+            raise _too_large(self._max_bytes) from None
         if answer.status != 200:
             raise ScrapeError(_refusal(answer.status, target.token_file))
         if not answer.whole:
-            state.counts["answers cut short"] += 1  # the lines that came are good
-        return _unpacked(answer, self._most_bytes)
+            state.counts["answers cut short"] += 1  # the received lines are valid
+        return _unpacked(answer, self._max_bytes)
 
     def _trust(self, ca_file: str | None) -> ssl.SSLContext:
         if ca_file not in self._trusted:
@@ -315,60 +324,66 @@ class Scrapes:
                 if ca_file:
                     trusted.load_verify_locations(ca_file)
             except (OSError, ssl.SSLError) as error:
-                raise ScrapeError(f"The file of authorities {ca_file} cannot be read: {error}.") from None
+                raise ScrapeError(f"The CA file {ca_file} cannot be read: {error}.") from None
             self._trusted[ca_file] = trusted
         return self._trusted[ca_file]
 
-    def _words(self, error: Exception) -> tuple[str, bool]:
-        """An error as one sentence, and whether it was to be expected."""
-        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    def _describe(self, error: Exception) -> tuple[str, bool]:
+        """Describes an error in one sentence. Also returns whether it is an expected kind of error."""
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         if isinstance(error, ScrapeError):
             return str(error), True
         if isinstance(error, fetch.ConnectTimeoutError):
-            return "Nobody takes the call: is the address right, or a firewall between?", True
+            return "No connection could be made. Check the address and firewalls.", True
         if isinstance(error, TimeoutError):
-            return f"It does not answer within {self._answer_s:g} s: is the exporter, or this machine, too busy?", True
+            return (
+                f"It does not answer within {self._answer_s:g} s. Check the load of the exporter and of this machine.",
+                True,
+            )
         if isinstance(error, ssl.SSLCertVerificationError):
-            return f"Its certificate is not trusted ({error.verify_message}): name its authority in a CA file.", True
+            return (
+                f"Its certificate is not trusted ({error.verify_message}). Set a CA file that contains its authority.",
+                True,
+            )
         if isinstance(error, fetch.UrlError | UnicodeError):
-            return "The address is no URL like http://node:9400/metrics.", True
+            return "The address is not a URL like http://node:9400/metrics.", True
         if isinstance(error, fetch.ProtocolError | OSError):
-            return f"It does not answer: {said}.", True
-        return f"Its answer could not be used: {type(error).__name__}: {said}.", False
+            return f"It does not answer: {reason}.", True
+        return f"Its answer could not be used: {type(error).__name__}: {reason}.", False
 
 
-def _unpacked(answer: fetch.FetchedAnswer, most_bytes: int) -> bytes:
-    """The body of an answer. One that would be larger than it may be is not unpacked to its end."""
-    packing = answer.headers.get("content-encoding", "identity").lower()
-    if packing == "identity":
+def _unpacked(answer: fetch.FetchedAnswer, max_bytes: int) -> bytes:
+    """Decodes the body of a response. A body that exceeds the limit is not unpacked to its end."""
+    encoding = answer.headers.get("content-encoding", "identity").lower()
+    if encoding == "identity":
         return answer.body
-    if packing != "gzip":
-        raise ScrapeError(f"Its answer is packed with {packing!r}, which nobody asked for.")
+    if encoding != "gzip":
+        raise ScrapeError(f"Its response has the encoding {encoding!r}, which was not requested.")
     try:
-        body = zlib.decompressobj(wbits=31).decompress(answer.body, most_bytes + 1)
+        body = zlib.decompressobj(wbits=31).decompress(answer.body, max_bytes + 1)
     except zlib.error:
-        raise ScrapeError("Its answer says that it is packed with gzip, and is not.") from None
-    if len(body) > most_bytes:
-        raise _too_large(most_bytes)
+        raise ScrapeError("Its response is not gzip, although its Content-Encoding says so.") from None
+    if len(body) > max_bytes:
+        raise _too_large(max_bytes)
     return body
 
 
-def _too_large(most_bytes: int) -> ScrapeError:
-    return ScrapeError(f"Its answer is larger than {most_bytes} bytes: is it a GPU exporter?")
+def _too_large(max_bytes: int) -> ScrapeError:
+    return ScrapeError(f"Its response is larger than {max_bytes} bytes. Check that it is a GPU exporter.")
 
 
 def _at_our_time(
     samples: Iterable[tuple[Any, Any, float, int | None]], now_ms: int, counts: Counter[str]
 ) -> list[Value]:
-    """Values with the time at which they were asked for, unless they bring a time that may be true."""
+    """Sets the time of the request on values that have no plausible time of their own."""
     timed = []
-    for measure, place, value, time_ms in samples:
+    for measure, address, value, time_ms in samples:
         if time_ms is None:
             time_ms = now_ms
         elif abs(time_ms - now_ms) > CLOCK_LIMIT_MS:
             time_ms = now_ms
             counts["times far from ours"] += 1
-        timed.append((measure, place, value, time_ms))
+        timed.append((measure, address, value, time_ms))
     return timed
 
 
@@ -377,25 +392,25 @@ def _authorization(target: ScrapeTarget) -> dict[str, str]:
         return {}
     url = fetch.parsed(target.url)
     if url.scheme != "https" and not _is_loopback(url.host):
-        raise ScrapeError("Its token would travel for all to read: use https, or leave the token out.")
+        raise ScrapeError("Its token would be sent unencrypted. Use https, or remove the token.")
     try:
         token = Path(target.token_file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ScrapeError(f"The token file {target.token_file} cannot be read: {said}.") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+        raise ScrapeError(f"The token file {target.token_file} cannot be read: {reason}.") from None
     if not token.isprintable():
-        raise ScrapeError(f"The token file {target.token_file} holds more than a token.")
+        raise ScrapeError(f"The token file {target.token_file} contains more than a token.")
     return {"Authorization": f"Bearer {token}"}
 
 
 def _refusal(status: int, token_file: str | None) -> str:
     if status not in (401, 403):
-        return f"It answers with HTTP {status} instead of metrics: is the path right?"
+        return f"It answers with HTTP {status} instead of metrics. Check the path of the URL."
     if token_file is None:
-        return f"It wants to know who asks (HTTP {status}): name a token file."
+        return f"It requires authentication (HTTP {status}). Set a token file."
     if status == 401:
-        return f"It does not accept the token in {token_file} (HTTP 401): has it expired?"
-    return f"The token in {token_file} may not read metrics (HTTP 403): grant it that."
+        return f"It does not accept the token in {token_file} (HTTP 401). Check whether it has expired."
+    return f"The token in {token_file} may not read metrics (HTTP 403). Grant it that permission."
 
 
 def _host(url: str) -> str | None:
@@ -406,7 +421,7 @@ def _host(url: str) -> str | None:
 
 
 def _shown(url: str) -> str:
-    """A URL without what may be secret in it."""
+    """A URL without the parts that may contain secrets."""
     try:
         parsed = fetch.parsed(url)
         return str(parsed.copy_with(username=None, password=None, query=None, fragment=None))

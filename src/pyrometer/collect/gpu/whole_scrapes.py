@@ -1,9 +1,8 @@
-"""Values of one scrape that come in pieces, put together again.
+"""Reassembles scrapes whose values arrive in pieces.
 
-A sender of remote write divides series among its shards and cuts them into requests, so that half of what a device
-showed at a time comes now and the rest some seconds later. A row of the store is all that a device showed at a time,
-and some of that means something only beside the rest: counters that stand still while the board draws power. So values
-wait until the rest of them must have come.
+A remote write sender divides series among its shards and requests, so the values of one device and time may arrive
+seconds apart. A row of the store has all values of a device at a time, and some are meaningful only together with
+others (zero counters while the board draws power). So values wait until the rest of their scrape must have arrived.
 """
 
 from __future__ import annotations
@@ -16,26 +15,25 @@ import numpy as np
 from pyrometer.collect.gpu.device import SlotAddress
 from pyrometer.collect.gpu.samples import LATEST_MS, Integers, Values
 
-SETTLE_S = 15.0  # Prometheus keeps a sample for 5 s at most before it sends it, and tries again after 5 s at most
-VALUES_OF_A_BATCH = 500_000  # about: of more, nothing fits the caches of a processor; of fewer, devices weigh more
+SETTLE_S = 15.0  # Prometheus sends a sample after at most 5 s, and retries after at most 5 s
+VALUES_PER_BATCH = 500_000  # larger batches exceed CPU caches; smaller ones pay the cost per device more often
 
 
 class _Scrape(NamedTuple):
-    number: int  # they are numbered as they begin
+    number: int  # in the order of their first pieces
     arrived_s: float
 
 
 class _Piece(NamedTuple):
     values: Values
-    scrape: Integers  # the number of each value's
-    least: int
-    most: int
-    begun: int  # how many scrapes had begun when it was there
+    scrape: Integers  # the scrape number of each value
+    first: int  # the smallest scrape number
+    last: int
+    begun: int  # how many scrapes had begun after it arrived
 
 
 class WholeScrapes:
-    """Keeps the values of a host and time together. `arrived_s` and `before_s` are of one clock, the caller's, which
-    never goes back."""
+    """Keeps the values of a host and time together. `arrived_s` and `before_s` are times of one monotonic clock."""
 
     def __init__(self) -> None:
         self.waiting = 0  # values
@@ -45,7 +43,7 @@ class WholeScrapes:
         self._hosts = _Hosts([])
 
     def add(self, values: Values, arrived_s: float) -> None:
-        """Takes a piece. What is of one host and time is mostly side by side in it."""
+        """Adds a piece. Values of one host and time are usually adjacent in it."""
         if not len(values):
             return
         if self._hosts.addresses is not values.addresses:
@@ -62,8 +60,10 @@ class WholeScrapes:
         self.waiting += len(values)
 
     def take(self, before_s: float) -> list[Values]:
-        """Hands out the scrapes whose first piece came before, in batches: the first that came first, each in the order
-        of its times."""
+        """Removes and returns the scrapes whose first piece arrived before `before_s`, in batches.
+
+        Batches are in the order of arrival, and the values of each are in the order of time.
+        """
         settled = list(takewhile(lambda one: one[1].arrived_s < before_s, self._scrapes.items()))
         if not settled:
             return []
@@ -72,7 +72,7 @@ class WholeScrapes:
         batches: list[list[Values]] = [[] for _ in ends]
         kept = []
         for piece in self._pieces:
-            first, last = np.searchsorted(ends, (piece.least, piece.most), side="right").tolist()
+            first, last = np.searchsorted(ends, (piece.first, piece.last), side="right").tolist()
             if first == last < len(ends):
                 batches[first].append(piece.values)
                 continue
@@ -82,7 +82,7 @@ class WholeScrapes:
             stays = batch_of == len(ends)
             if stays.any():
                 left = piece.scrape[stays]
-                kept.append(_Piece(piece.values.only(stays), left, int(left.min()), piece.most, piece.begun))
+                kept.append(_Piece(piece.values.only(stays), left, int(left.min()), piece.last, piece.begun))
         for key, _ in settled:
             del self._scrapes[key]
         self._pieces = kept
@@ -91,11 +91,11 @@ class WholeScrapes:
         return taken
 
     def _batch_ends(self, until: int) -> list[int]:
-        """Where batches end: before which scrape."""
+        """The scrape numbers before which batches end."""
         ends, size = [], 0
         for piece in self._pieces:
             size += len(piece.values)
-            if size >= VALUES_OF_A_BATCH and piece.begun < until:
+            if size >= VALUES_PER_BATCH and piece.begun < until:
                 ends.append(piece.begun)
                 size = 0
         return [*dict.fromkeys(ends), until]
@@ -109,7 +109,7 @@ class WholeScrapes:
 
 
 class _Hosts:
-    """The hosts of a list of addresses, numbered. The list may grow."""
+    """Numbers the hosts of a list of addresses, which may grow."""
 
     def __init__(self, addresses: list[SlotAddress]) -> None:
         self.addresses = addresses
@@ -117,7 +117,7 @@ class _Hosts:
         self._numbers: Integers = np.empty(0, np.int64)
 
     def numbers(self) -> Integers:
-        """The number of each address's host."""
+        """The host number of each address."""
         new = self.addresses[len(self._numbers) :]
         if new:
             known = self._number_of

@@ -1,1 +1,1 @@
-"""Kubernetes as a source: list, watch, list again when something was missed; read-only."""
+"""Read-only collection from Kubernetes: list, watch, and list again when changes were missed."""

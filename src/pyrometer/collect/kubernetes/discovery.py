@@ -1,4 +1,4 @@
-"""Which kinds a cluster has, and where: asked of the API itself, so that kinds nobody listed are found too."""
+"""Discovers through the API which kinds a cluster has, including kinds that Pyrometer does not know."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError, root
 
-ASK_AGAIN_S = 600.0  # what is not there may be installed later
+REFRESH_S = 600.0  # missing kinds may be installed later
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -31,45 +31,45 @@ class _Resources(msgspec.Struct, rename="camel"):
 
 
 class ApiResource(msgspec.Struct, frozen=True):
-    """Where the API has a kind."""
+    """The version and plural name of a kind."""
 
     version: str
     plural: str
 
 
 class Discovery:
-    """Asks once for each API group, and again after a while for one that was not there."""
+    """Requests each API group once, and again later if a kind was missing in it."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._groups: dict[str, dict[str, ApiResource]] = {}
-        self._asked_s: dict[str, float] = {}
+        self._requested_s: dict[str, float] = {}
 
     async def find(self, group: str, kind: str) -> ApiResource | None:
-        """Where a kind is; None when the cluster does not have it."""
-        places = self._groups.get(group)
-        if places is None or (kind not in places and time.monotonic() - self._asked_s[group] > ASK_AGAIN_S):
-            places = self._groups[group] = await self._ask(group)
-            self._asked_s[group] = time.monotonic()
-        return places.get(kind)
+        """Finds a kind; None if the cluster does not have it."""
+        kinds = self._groups.get(group)
+        if kinds is None or (kind not in kinds and time.monotonic() - self._requested_s[group] > REFRESH_S):
+            kinds = self._groups[group] = await self._request(group)
+            self._requested_s[group] = time.monotonic()
+        return kinds.get(kind)
 
-    async def _ask(self, group: str) -> dict[str, ApiResource]:
-        places: dict[str, ApiResource] = {}
+    async def _request(self, group: str) -> dict[str, ApiResource]:
+        kinds: dict[str, ApiResource] = {}
         try:
             for version in await self._versions(group):
                 for one in (
                     msgspec.json.decode(await self._api.get(root(group, version)), type=_Resources).resources or ()
                 ):
                     if "/" not in one.name and {"list", "watch"} <= set(one.verbs or ()):
-                        places.setdefault(one.kind, ApiResource(version, one.name))
+                        kinds.setdefault(one.kind, ApiResource(version, one.name))
         except (MissingError, DeniedError):
-            return places
+            return kinds
         except msgspec.DecodeError as error:
-            raise ApiError(f"The API's answer about {group or 'the core'} makes no sense: {error}") from None
-        return places
+            raise ApiError(f"The API's answer about {group or 'the core'} cannot be decoded: {error}") from None
+        return kinds
 
     async def _versions(self, group: str) -> list[str]:
-        """The versions of a group, the one that it prefers first; not every version has every kind."""
+        """The versions of a group, the preferred one first. Not every version has every kind."""
         if not group:
             return ["v1"]
         answer = msgspec.json.decode(await self._api.get(f"/apis/{group}"), type=_Group)

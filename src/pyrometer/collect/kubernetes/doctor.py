@@ -1,7 +1,6 @@
-"""Tries to read everything that a collector reads, and reports what may not be read and what that costs.
+"""Checks whether a collector may read every resource that it needs, and reports the effect of missing permissions.
 
-Besides the kinds that are known to own pods, these are the owners of the GPU pods that the cluster has now, up to the
-root.
+In addition to the known kinds of pod owners, it checks the owners of all current GPU pods, up to the root.
 """
 
 from __future__ import annotations
@@ -16,45 +15,46 @@ import msgspec
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
 from pyrometer.collect.kubernetes.discovery import Discovery
+from pyrometer.collect.kubernetes.owner_chains import MAX_OWNERS, NODE
 from pyrometer.collect.kubernetes.snapshot import pods
-from pyrometer.collect.kubernetes.source import MAX_OWNERS, NEEDS, NODE
+from pyrometer.collect.kubernetes.source import NEEDS
 from pyrometer.collect.kubernetes.watch import Resource
 
-AT_ONCE = 8
-OF_OWNERS = "which job the pods below belong to: they stay where the chain of owners ends"
+MAX_CONCURRENT = 8
+OWNER_EFFECT = "the job of the pods below: each counts as part of the last readable owner"
 _OWNER = msgspec.json.Decoder(objects.OwnerObject)
 
 Kind = tuple[str, str]  # API group and kind
 
 
-class Checked(NamedTuple):
-    """One resource and verb that is used."""
+class ResourceCheck(NamedTuple):
+    """The result for one resource and verb."""
 
-    resource: str  # as RBAC calls it
+    resource: str  # its name in RBAC
     group: str
     plural: str
     verb: str
     state: str  # ok, denied, absent, failed
     detail: str
     costs: str
-    objects: int = 0  # objects of this kind that own GPU pods now, and could not be read
-    pods: int = 0  # those GPU pods
+    objects: int = 0  # unreadable objects of this kind that own GPU pods now
+    pods: int = 0  # the GPU pods of these objects
 
     @property
     def well(self) -> bool:
-        """Nothing is missing; what a cluster does not have is not."""
+        """Whether nothing is missing. A kind that the cluster does not have is not missing."""
         return self.state in ("ok", "absent")
 
 
-class Examined(NamedTuple):
-    """What a collector can read."""
+class AccessReport(NamedTuple):
+    """The resources that a collector can read."""
 
-    checked: list[Checked]
-    gpu_pods: int | None  # None: pods may not be read
+    checked: list[ResourceCheck]
+    gpu_pods: int | None  # None if pods may not be read
 
 
 class _Unread:
-    """The objects of one kind that own GPU pods and could not be read."""
+    """The unreadable objects of one kind that own GPU pods."""
 
     def __init__(self) -> None:
         self.uids: set[str] = set()
@@ -65,28 +65,28 @@ class _Unread:
         self.pods += owned.pods
 
 
-async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects.PodObject], bool]) -> Examined:
-    """Every resource with every verb that is used on it; `owners` are the kinds that are known to stand above pods."""
+async def examine(api: Api, owners: Iterable[Kind], requests_gpus: Callable[[objects.PodObject], bool]) -> AccessReport:
+    """Checks every resource with every verb that is used on it. `owners` are the known kinds of pod owners."""
     discovery = Discovery(api)
-    limit = asyncio.Semaphore(AT_ONCE)
-    gpu_pods, found = await _climb(api, discovery, limit, asks_gpus)
+    limit = asyncio.Semaphore(MAX_CONCURRENT)
+    gpu_pods, found = await _owners_of_gpu_pods(api, discovery, limit, requests_gpus)
     wanted = [(need.group, need.kind, need.plural, need.costs) for need in NEEDS]
     above = list(dict.fromkeys([*owners, *found]))
     needed = {(need.group, need.kind) for need in NEEDS}
-    wanted += [(group, kind, "", OF_OWNERS) for group, kind in above if (group, kind) not in needed]
-    got = {("", "Pod"), ("", "Namespace"), *above}  # what is asked for by name as well
+    wanted += [(group, kind, "", OWNER_EFFECT) for group, kind in above if (group, kind) not in needed]
+    got = {("", "Pod"), ("", "Namespace"), *above}  # kinds that are also read by name
 
-    async def one(group: str, kind: str, plural: str, costs: str) -> list[Checked]:
+    async def one(group: str, kind: str, plural: str, costs: str) -> list[ResourceCheck]:
         async with limit:
             try:
-                place = await discovery.find(group, kind)
+                found_kind = await discovery.find(group, kind)
             except ApiError as error:
-                return [Checked(plural or kind, group, plural, "list", "failed", str(error), costs)]
+                return [ResourceCheck(plural or kind, group, plural, "list", "failed", str(error), costs)]
             splits = found.get((group, kind), _Unread())
-            if place is None:
+            if found_kind is None:
                 name = f"{kind}.{group}" if group else kind
-                return [Checked(name, group, plural, "list", "absent", "", costs, len(splits.uids), splits.pods)]
-            resource = Resource(group, place.version, place.plural, kind, None)
+                return [ResourceCheck(name, group, plural, "list", "absent", "", costs, len(splits.uids), splits.pods)]
+            resource = Resource(group, found_kind.version, found_kind.plural, kind, None)
             verbs = ("get", "list", "watch") if (group, kind) in got else ("list", "watch")
             if splits.pods:
                 costs += (
@@ -94,10 +94,10 @@ async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects
                     "each object counts as a workload"
                 )
             return [
-                Checked(
+                ResourceCheck(
                     resource.name,
                     group,
-                    place.plural,
+                    found_kind.plural,
                     verb,
                     *(await _try(api, resource, verb)),
                     costs,
@@ -108,15 +108,15 @@ async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects
             ]
 
     answers = await asyncio.gather(*(one(*each) for each in wanted))
-    return Examined([checked for group in answers for checked in group], gpu_pods)
+    return AccessReport([checked for group in answers for checked in group], gpu_pods)
 
 
-async def _climb(
-    api: Api, discovery: Discovery, limit: asyncio.Semaphore, asks_gpus: Callable[[objects.PodObject], bool]
+async def _owners_of_gpu_pods(
+    api: Api, discovery: Discovery, limit: asyncio.Semaphore, requests_gpus: Callable[[objects.PodObject], bool]
 ) -> tuple[int | None, dict[Kind, _Unread]]:
-    """Follows the owners of all GPU pods upwards.
+    """Follows the owners of all GPU pods to the root.
 
-    Returns the number of pods, and the kinds of their owners, each with those objects that could not be read.
+    Returns the number of pods, and the unreadable objects for each kind of owner.
     """
     found: dict[Kind, _Unread] = defaultdict(_Unread)
     level: dict[str, _Owned] = {}
@@ -124,7 +124,7 @@ async def _climb(
     try:
         async for page in pods(api):
             for pod in page:
-                if asks_gpus(pod):
+                if requests_gpus(pod):
                     count += 1
                     _note(level, pod.metadata.controller, pod.metadata.namespace, 1)
     except ApiError:
@@ -137,14 +137,14 @@ async def _climb(
         of_kind = found[reference.group, reference.kind]
         async with limit:
             try:
-                place = await discovery.find(reference.group, reference.kind)
-                if place is None:
+                found_kind = await discovery.find(reference.group, reference.kind)
+                if found_kind is None:
                     of_kind.add(owned)
                     return None
                 resource = Resource(
                     reference.group,
-                    place.version,
-                    place.plural,
+                    found_kind.version,
+                    found_kind.plural,
                     reference.kind,
                     objects.OwnerObject,
                     metadata_only=True,
@@ -171,7 +171,7 @@ async def _climb(
 
 
 class _Owned(NamedTuple):
-    """An owner, and how many GPU pods are below it."""
+    """An owner and the number of GPU pods below it."""
 
     reference: objects.Reference
     namespace: str
@@ -203,7 +203,7 @@ async def _try(api: Api, resource: Resource, verb: str) -> tuple[str, str]:
             await lines.aclose()  # type: ignore[attr-defined]
     except DeniedError as error:
         return "denied", str(error)
-    except MissingError:  # nothing of that name, which is all that `get` was to find out
+    except MissingError:  # `get` of a name that does not exist succeeds if it is allowed
         return ("ok" if verb == "get" else "absent"), ""
     except ApiError as error:
         return "failed", str(error)

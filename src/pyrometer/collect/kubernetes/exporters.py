@@ -1,23 +1,23 @@
-"""Exporters among a cluster's pods: dcgm-exporter under the names of its charts, our own agent, node_exporter."""
+"""Finds exporters among the pods of a cluster: dcgm-exporter by its chart names, the Pyrometer agent, node_exporter."""
 
 from __future__ import annotations
 
 from pyrometer.collect.gpu.scrape import ScrapeTarget
 from pyrometer.collect.kubernetes import objects
 
-NAMES = ("nvidia-dcgm-exporter", "dcgm-exporter", "pyrometer-agent")  # of GPUs
+NAMES = ("nvidia-dcgm-exporter", "dcgm-exporter", "pyrometer-agent")  # of GPU exporters
 MACHINE_NAMES = ("node-exporter", "prometheus-node-exporter")
 NAME_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
 PORT, MACHINE_PORT = 9400, 9100
 
 
 def exporter_of(pod: objects.PodObject) -> ScrapeTarget | None:
-    """Where a pod's GPU metrics are, if it is an exporter that runs."""
+    """The scrape target of a pod, if it is a running GPU exporter."""
     return _target(pod, NAMES, PORT)
 
 
 def machine_exporter_of(pod: objects.PodObject) -> ScrapeTarget | None:
-    """Where a pod's metrics of its machine are, if it is a node_exporter that runs."""
+    """The scrape target of a pod, if it is a running node_exporter."""
     return _target(pod, MACHINE_NAMES, MACHINE_PORT)
 
 

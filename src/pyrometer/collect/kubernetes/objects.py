@@ -1,6 +1,6 @@
-"""The Kubernetes objects, as far as Pyrometer reads them: what is not declared here is skipped while it is decoded.
+"""The fields of Kubernetes objects that Pyrometer reads. Decoding skips all others.
 
-Everything may be absent: the API writes an empty list as `null`.
+Any field may be absent, because the API writes an empty list as `null`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-Words = dict[str, str]
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]  # as the API has them
+StringMap = dict[str, str]
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]  # like in the API
 
 
 class _Object(Struct, rename="camel"):
-    """How all of them are decoded."""
+    """The common base, which sets how objects are decoded."""
 
 
 class Reference(_Object):
-    """The object that an object says it belongs to."""
+    """A reference to an owner."""
 
     api_version: str
     kind: str
@@ -35,7 +35,7 @@ class Reference(_Object):
 
 
 class Meta(_Object):
-    """What every object says of itself."""
+    """The metadata of an object."""
 
     name: str = ""
     generate_name: str = ""
@@ -44,25 +44,25 @@ class Meta(_Object):
     resource_version: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
-    labels: Words | None = None
-    annotations: Words | None = None
+    labels: StringMap | None = None
+    annotations: StringMap | None = None
     owner_references: list[Reference] | None = None
 
     @property
     def controller(self) -> Reference | None:
-        """The one owner that manages it; mere `ownerReferences` do not count."""
+        """The owner that is the controller of the object, if any."""
         return next((owner for owner in self.owner_references or () if owner.controller), None)
 
 
 class OwnerObject(_Object):
-    """Any object above a pod: its place in the chain, and what it says about itself."""
+    """Any object above a pod in the chain of owners."""
 
     metadata: Meta
     api_version: str = ""
     kind: str = ""
     spec: Any = None
     status: Any = None
-    gang_pods: int | None = None  # not of the API: how many pods must be there before any can work
+    gang_pods: int | None = None  # not in the API: the number of pods that a gang needs to start
 
     @property
     def group(self) -> str:
@@ -81,21 +81,21 @@ class Condition(_Object):
 
 
 class Resources(_Object):
-    """What a container asks for."""
+    """The resources that a container requests."""
 
     requests: dict[str, str | int | float] | None = None
     limits: dict[str, str | int | float] | None = None
 
 
 class Variable(_Object):
-    """An environment variable; one that comes from elsewhere has no value here."""
+    """An environment variable. One with a `valueFrom` has no value here."""
 
     name: str
     value: str = ""
 
 
 class Port(_Object):
-    """A port that a container says it listens on."""
+    """A declared port of a container."""
 
     name: str = ""
     container_port: Int32 = 0
@@ -112,12 +112,12 @@ class ContainerObject(_Object):
 
 
 class SchedulingGroup(_Object):
-    """The gang of a pod, from Kubernetes 1.36 on."""
+    """The gang of a pod (Kubernetes 1.36 and later)."""
 
     pod_group_name: str = ""
 
 
-class ClaimOfPod(_Object):
+class PodClaim(_Object):
     """A device claim (DRA) that a pod names."""
 
     name: str
@@ -126,24 +126,24 @@ class ClaimOfPod(_Object):
 
 
 class PodSpec(_Object):
-    """What a pod should be."""
+    """The desired state of a pod."""
 
     node_name: str = ""
     containers: list[ContainerObject] | None = None
     init_containers: list[ContainerObject] | None = None
-    resource_claims: list[ClaimOfPod] | None = None
+    resource_claims: list[PodClaim] | None = None
     scheduling_group: SchedulingGroup | None = None
 
 
 class Waiting(_Object):
-    """Why a container does not run yet."""
+    """Why a container is not running yet."""
 
     reason: str = ""
     message: str = ""
 
 
 class Running(_Object):
-    """Since when a container runs."""
+    """When a running container started."""
 
     started_at: datetime | None = None
 
@@ -160,7 +160,7 @@ class Terminated(_Object):
 
 
 class ContainerState(_Object):
-    """One of three."""
+    """The state of a container: one of three."""
 
     waiting: Waiting | None = None
     running: Running | None = None
@@ -168,7 +168,7 @@ class ContainerState(_Object):
 
 
 class ContainerStatus(_Object):
-    """What a container is doing, and how it ended before."""
+    """The state of a container, and its last termination."""
 
     name: str = ""
     restart_count: Int32 = 0
@@ -177,14 +177,14 @@ class ContainerStatus(_Object):
 
 
 class ClaimStatus(_Object):
-    """The claim that was made for a pod's entry in `resourceClaims`."""
+    """The claim that was created for an entry of a pod's `resourceClaims`."""
 
     name: str
     resource_claim_name: str | None = None
 
 
 class PodStatus(_Object):
-    """What a pod is."""
+    """The actual state of a pod."""
 
     phase: str = "Unknown"
     reason: str = ""
@@ -205,7 +205,7 @@ class PodObject(_Object):
 
 
 class Taint(_Object):
-    """What keeps pods off a node."""
+    """A taint of a node."""
 
     key: str
     effect: str = ""
@@ -214,7 +214,7 @@ class Taint(_Object):
 
 
 class NodeSpec(_Object):
-    """What a node should be."""
+    """The desired state of a node."""
 
     unschedulable: bool = False
     taints: list[Taint] | None = None
@@ -222,7 +222,7 @@ class NodeSpec(_Object):
 
 
 class NodeStatus(_Object):
-    """What a node is."""
+    """The actual state of a node."""
 
     capacity: dict[str, str | int] | None = None
     allocatable: dict[str, str | int] | None = None
@@ -238,12 +238,12 @@ class NodeObject(_Object):
 
 
 class Namespace(_Object):
-    """A namespace: its labels may say whose it is."""
+    """A namespace. Its labels may name its team."""
 
     metadata: Meta
 
 
-class Concerned(_Object):
+class EventTarget(_Object):
     """The object that an event is about."""
 
     kind: str = ""
@@ -254,17 +254,17 @@ class Concerned(_Object):
 
 
 class EventSeries(_Object):
-    """How often an event happened, and when last."""
+    """The number of repetitions of an event, and the last one."""
 
     count: Int32 = 1
     last_observed_time: datetime | None = None
 
 
 class EventObject(_Object):
-    """Something that a component of the cluster noticed (core/v1)."""
+    """An event of a component of the cluster (core/v1)."""
 
     metadata: Meta
-    involved_object: Concerned = field(default_factory=Concerned)
+    involved_object: EventTarget = field(default_factory=EventTarget)
     reason: str = ""
     message: str = ""
     type: str = ""
@@ -275,7 +275,7 @@ class EventObject(_Object):
 
 
 class AllocatedDevice(_Object):
-    """A device that a claim was given."""
+    """A device that is allocated to a claim."""
 
     driver: str = ""
     pool: str = ""
@@ -290,13 +290,13 @@ class Devices(_Object):
 
 
 class ClaimAllocation(_Object):
-    """What a claim was given."""
+    """The allocation of a claim."""
 
     devices: Devices = field(default_factory=Devices)
 
 
 class Consumer(_Object):
-    """Who may use a claim."""
+    """A user of a claim."""
 
     name: str = ""
     uid: str = ""
@@ -304,7 +304,7 @@ class Consumer(_Object):
 
 
 class ResourceClaimStatus(_Object):
-    """What became of a claim."""
+    """The status of a claim."""
 
     allocation: ClaimAllocation | None = None
     reserved_for: list[Consumer] | None = None
@@ -326,19 +326,19 @@ class PodSet(_Object):
 
 
 class QueuedSpec(_Object):
-    """What a queued workload needs."""
+    """The requirements of a queued workload."""
 
     queue_name: str = ""
     pod_sets: list[PodSet] | None = None
 
 
 class QueuedStatus(_Object):
-    """How far a queued workload has come."""
+    """The progress of a queued workload."""
 
     conditions: list[Condition] | None = None
 
 
-class Queued(_Object):
+class QueuedWorkload(_Object):
     """Kueue's Workload: a job in a queue."""
 
     metadata: Meta
@@ -347,7 +347,7 @@ class Queued(_Object):
 
 
 class ListMeta(_Object):
-    """Where a list was read, and how it goes on."""
+    """The resource version of a list, and the token for its next page."""
 
     resource_version: str = ""
     continue_: str = field(name="continue", default="")
@@ -355,7 +355,7 @@ class ListMeta(_Object):
 
 
 class Listing(_Object):
-    """One page of a list; its items are decoded one by one."""
+    """One page of a list. Its items are decoded one by one."""
 
     metadata: ListMeta = field(default_factory=ListMeta)
     items: list[msgspec.Raw] | None = None
@@ -369,7 +369,7 @@ class WatchEvent(_Object):
 
 
 class Status(_Object):
-    """What the API says when it says no."""
+    """The body of an error response."""
 
     message: str = ""
     reason: str = ""
@@ -377,23 +377,23 @@ class Status(_Object):
 
 
 class Bookmark(_Object):
-    """How far a watch has come."""
+    """The progress of a watch."""
 
     metadata: Meta
 
 
 class ObservedObject(NamedTuple):
-    """An object as a watch observed it, or that it is gone. `seen_ms`: when, or when a vanished one last existed."""
+    """An object that a watch observed, or its deletion. For a vanished object, `seen_ms` is when it last existed."""
 
     object: Any
     seen_ms: int
     gone: bool = False
-    vanished: bool = False  # its deletion was not observed: it was missing when everything was listed again
+    vanished: bool = False  # its deletion was not observed: it was missing from a new list
     chain: tuple[OwnerObject, ...] = ()  # its owners, the nearest first
 
 
 def ms(moment: datetime | None) -> int | None:
-    """A time of the API in milliseconds; its clock ticks in seconds, or for some events in microseconds."""
+    """Converts a time of the API (seconds or, for some events, microseconds) to milliseconds."""
     if moment is None:
         return None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""Looks at a cluster once: its nodes, and an owner by its name. For what is over, and for those who do not stay."""
+"""Reads the current objects of a cluster once, without a watch: nodes, pods, exporters, and owners by name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _POD = msgspec.json.Decoder(PodObject)
 
 
 async def nodes(api: Api) -> list[NodeObject]:
-    """All nodes, as they are now."""
+    """Returns all nodes."""
     found: list[NodeObject] = []
     following = ""
     while True:
-        asked = {"limit": str(PAGE)} | ({"continue": following} if following else {})
-        page = _LISTING.decode(await api.get("/api/v1/nodes", asked))
+        params = {"limit": str(PAGE)} | ({"continue": following} if following else {})
+        page = _LISTING.decode(await api.get("/api/v1/nodes", params))
         found += [_NODE.decode(item) for item in page.items or ()]
         following = page.metadata.continue_
         if not following:
@@ -31,12 +31,12 @@ async def nodes(api: Api) -> list[NodeObject]:
 
 
 async def pods(api: Api) -> AsyncIterator[list[PodObject]]:
-    """All pods, as they are now, in pages. Pods that cannot be decoded are left out."""
+    """Yields all pods in pages. Pods that cannot be decoded are skipped."""
     following = ""
     while True:
-        asked = {"limit": str(PAGE)} | ({"continue": following} if following else {})
+        params = {"limit": str(PAGE)} | ({"continue": following} if following else {})
         try:
-            page = _LISTING.decode(await api.get("/api/v1/pods", asked))
+            page = _LISTING.decode(await api.get("/api/v1/pods", params))
         except msgspec.DecodeError as error:
             raise ApiError(f"The API's list of pods cannot be read: {error}") from None
         found = []
@@ -52,12 +52,12 @@ async def pods(api: Api) -> AsyncIterator[list[PodObject]]:
 
 
 async def exporters(api: Api) -> int | None:
-    """How many GPU exporters run among the pods; None where pods may not be read."""
+    """The number of running GPU exporters; None if pods may not be read."""
     found: set[str] = set()
     for key in NAME_LABELS:
-        asked = {"labelSelector": f"{key} in ({','.join(NAMES)})"}
+        params = {"labelSelector": f"{key} in ({','.join(NAMES)})"}
         try:
-            page = _LISTING.decode(await api.get("/api/v1/pods", asked))
+            page = _LISTING.decode(await api.get("/api/v1/pods", params))
         except (ApiError, msgspec.DecodeError):
             return None
         pods = [_POD.decode(item) for item in page.items or ()]
@@ -66,22 +66,22 @@ async def exporters(api: Api) -> int | None:
 
 
 class Owners:
-    """Owners by kind and name, as long as they are there."""
+    """Finds existing owners by kind and name."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._discovery = Discovery(api)
 
     async def find(self, group: str, kind: str, namespace: str, name: str) -> OwnerObject | None:
-        """The object; None when it is gone, or may not be read."""
+        """Finds an owner; None if it is gone or may not be read."""
         try:
-            place = await self._discovery.find(group, kind)
-            if place is None:
+            found = await self._discovery.find(group, kind)
+            if found is None:
                 return None
-            resource = Resource(group, place.version, place.plural, kind, OwnerObject, metadata_only=True)
+            resource = Resource(group, found.version, found.plural, kind, OwnerObject, metadata_only=True)
             answer = await self._api.get(resource.named(namespace, name), accept=resource.accept(listed=False))
             owner = msgspec.json.decode(answer, type=OwnerObject)
         except (ApiError, msgspec.DecodeError):
             return None
-        owner.api_version, owner.kind = f"{group}/{place.version}" if group else place.version, kind
+        owner.api_version, owner.kind = f"{group}/{found.version}" if group else found.version, kind
         return owner

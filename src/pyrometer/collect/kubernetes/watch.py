@@ -1,7 +1,7 @@
-"""One kind of object, followed for ever: list, watch, go on where the connection broke, else list again.
+"""Follows one kind of object forever: list, watch, resume after a lost connection, or list again.
 
-Nothing is lost quietly. What was missed while nobody watched and is not there any more is reported as vanished, with
-the time when it was last known to be there.
+No change is lost silently. An object that disappeared during a gap is reported as vanished, with the time at which it
+was last known to exist.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pyrometer.collect.kubernetes.objects import Bookmark, Listing, Meta, Observ
 
 PAGE = 500
 SMALL_PAGE = 50  # of objects that may be as large as the API allows
-WATCH_S = 290  # the server ends a watch after this long, and is asked again
+WATCH_S = 290  # the server ends a watch after this time, and it is started again
 SILENT_S = WATCH_S + 30.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
-DENIED_PAUSE_S = 300.0  # somebody may grant it meanwhile
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 30.0
+DENIED_PAUSE_S = 300.0  # permissions may be granted in the meantime
 
 _LISTING = msgspec.json.Decoder(Listing)
 _LINE = msgspec.json.Decoder(WatchEvent)
@@ -31,32 +31,32 @@ _STATUS = msgspec.json.Decoder(Status)
 
 
 class Resource(NamedTuple):
-    """A kind of object, and where the API has it."""
+    """A kind of object and its path in the API."""
 
     group: str
     version: str
     plural: str
     kind: str
-    type: Any  # what it is decoded into
+    type: Any  # that objects are decoded into
     metadata_only: bool = False
     page: int = PAGE
 
     @property
     def path(self) -> str:
-        """Of all of them, in all namespaces."""
+        """The path of all objects in all namespaces."""
         return f"{root(self.group, self.version)}/{self.plural}"
 
     def named(self, namespace: str, name: str) -> str:
-        """The path of one of them."""
+        """The path of one object."""
         return f"{root(self.group, self.version)}/namespaces/{namespace}/{self.plural}/{name}"
 
     @property
     def name(self) -> str:
-        """How RBAC calls it."""
+        """Its name in RBAC."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def accept(self, *, listed: bool) -> str:
-        """The form in which it is asked for."""
+        """The requested media type."""
         if not self.metadata_only:
             return "application/json"
         form = "PartialObjectMetadataList" if listed else "PartialObjectMetadata"
@@ -64,7 +64,7 @@ class Resource(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Nobody watched: what came and went in between was not seen."""
+    """A time without a watch, in which objects may have come and gone unseen."""
 
     resource: Resource
     from_ms: int
@@ -72,12 +72,12 @@ class Gap(NamedTuple):
 
 
 def now_ms() -> int:
-    """This machine's clock."""
+    """The time of this machine's clock."""
     return time.time_ns() // 1_000_000
 
 
 class Watch:
-    """Follows one resource. Its state is public for those who want to know how it is."""
+    """Follows one resource. Its public attributes report its state."""
 
     def __init__(
         self,
@@ -90,19 +90,19 @@ class Watch:
     ) -> None:
         self.api = api
         self.resource = resource
-        self.synced = asyncio.Event()  # everything that is there was seen once
+        self.synced = asyncio.Event()  # set after all existing objects were listed
         self.denied: str | None = None
         self.trouble: str | None = None
         self.listings = 0
-        self.unreadable = 0  # objects in a form that the API does not have
-        self.last_live_ms = last_live_ms  # when it was last known to see everything
+        self.unreadable = 0  # objects that could not be decoded
+        self.last_live_ms = last_live_ms  # when it was last known to be complete
         self._clock_ms = clock_ms
         self._decoder = msgspec.json.Decoder(resource.type)
         self._known = dict(known or {})  # UID → namespace, name
         self._version = ""
 
     async def changes(self) -> AsyncIterator[list[ObservedObject | Gap]]:
-        """What happens, in the order in which it happens. Ends only when it is cancelled."""
+        """Yields changes in their order. Ends only by cancellation."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -115,7 +115,7 @@ class Watch:
                 async for changes in self._watch():
                     yield changes
                     pause_s = FIRST_PAUSE_S
-                if self._clock_ms() - began_ms < 1_000:  # the server ends it, as it was asked to, but not at once
+                if self._clock_ms() - began_ms < 1_000:  # the server should end a watch only after the requested time
                     await asyncio.sleep(FIRST_PAUSE_S)
             except GoneError as error:
                 self.trouble = str(error)
@@ -123,24 +123,24 @@ class Watch:
                 await asyncio.sleep(FIRST_PAUSE_S)
             except DeniedError as error:
                 self.denied, self.trouble = str(error), None
-                self.synced.set()  # there is nothing to wait for
+                self.synced.set()  # do not wait for a resource that cannot be read
                 await asyncio.sleep(DENIED_PAUSE_S)
             except MissingError as error:
                 self.trouble = str(error)
                 self._version = ""
                 self.synced.set()
                 await asyncio.sleep(DENIED_PAUSE_S)
-            except RecursionError:  # of a page: nothing of it can be read, and others are not to wait for it
-                self.trouble = f"{self.resource.name}: an object is nested deeper than anything that is read"
+            except RecursionError:  # a page that cannot be decoded must not block other resources
+                self.trouble = f"{self.resource.name}: an object is nested too deeply to be read"
                 self.synced.set()
                 await asyncio.sleep(DENIED_PAUSE_S)
             except (ApiError, msgspec.DecodeError, ValueError) as error:
                 self.trouble = str(error)
-                await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret: so that not all come at once
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+                pause_s = min(pause_s * 2, MAX_PAUSE_S)
 
     async def _list(self) -> AsyncIterator[list[ObservedObject | Gap]]:
-        """Everything there is, in pages; then what is not there any more."""
+        """Yields all objects in pages, then those that disappeared."""
         began_ms = self._clock_ms()
         seen: dict[str, tuple[str, str]] = {}
         params = {"limit": str(self.resource.page)}
@@ -150,7 +150,7 @@ class Watch:
             decoded = [found for item in page.items or () if (found := self._decoded(item)) is not None]
             for item in decoded:
                 seen[item.metadata.uid] = (item.metadata.namespace, item.metadata.name)
-            yield [ObservedObject(self._kinded(item), at_ms) for item in decoded]
+            yield [ObservedObject(self._with_kind(item), at_ms) for item in decoded]
             if not page.metadata.continue_:
                 break
             params = {"limit": str(self.resource.page), "continue": page.metadata.continue_}
@@ -201,18 +201,18 @@ class Watch:
             self._known.pop(meta.uid, None)
         else:
             self._known[meta.uid] = (meta.namespace, meta.name)
-        return ObservedObject(self._kinded(item), at_ms, gone)
+        return ObservedObject(self._with_kind(item), at_ms, gone)
 
     def _decoded(self, raw: msgspec.Raw) -> Any:
-        """An object; None when it makes no sense, which costs no other."""
+        """Decodes an object; None if that fails, which does not affect the others."""
         try:
             return self._decoder.decode(raw)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             self.unreadable += 1
             return None
 
-    def _kinded(self, item: Any) -> Any:
-        """Items of a list do not say what they are, and metadata alone calls itself that."""
+    def _with_kind(self, item: Any) -> Any:
+        """Sets the kind, which items of a list lack and which is wrong in metadata-only objects."""
         if hasattr(item, "api_version"):
             group, version = self.resource.group, self.resource.version
             item.api_version, item.kind = f"{group}/{version}" if group else version, self.resource.kind
@@ -220,7 +220,7 @@ class Watch:
 
     def _vanished(self, uid: str, namespace: str, name: str, last_ms: int) -> ObservedObject:
         item = self.resource.type(metadata=Meta(name=name, uid=uid, namespace=namespace))
-        return ObservedObject(self._kinded(item), last_ms, gone=True, vanished=True)
+        return ObservedObject(self._with_kind(item), last_ms, gone=True, vanished=True)
 
     def _live(self) -> None:
         self.last_live_ms = self._clock_ms()

@@ -1,1 +1,1 @@
-"""OTLP requests of training processes."""
+"""Parsing of OTLP requests of training processes."""

@@ -2,7 +2,7 @@
 
 JSON is decoded by msgspec, which looks only at the fields that are read. Protobuf messages are those of
 `opentelemetry-proto`, decoded one record at a time. Fields have the same names in both forms, so that one reader reads
-either. A record that cannot be decoded is None.
+either. Records that cannot be decoded become None.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _json_resources_one_by_one(signal: SignalForm, body: bytes) -> Resources:
         try:
             fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
             yield resource_attributes(fields.get("resource", msgspec.Raw(b"{}"))), _json_records(signal, fields)
-        except UNREADABLE:  # nothing of it can be used
+        except UNREADABLE:  # the whole resource is unusable
             yield {}, [None]
 
 

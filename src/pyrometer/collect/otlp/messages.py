@@ -1,7 +1,7 @@
-"""What training processes say, as plain messages: who speaks, and what about.
+"""The messages of training processes, and parsers that check their values.
 
-Whoever carries them (OTLP, a file) hands in names and values as they came; what does not fit is refused here, one
-message at a time. Fields have the names and widths of the records that are made of them.
+Callers (OTLP, files) pass names and values as received. Each invalid message is rejected on its own. Fields have the
+names and widths of the records that are made of them.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 from pyrometer.model.columns import Float64, Int16, Int32, Int64, IntList, Text, TextList, column_of
 from pyrometer.store.batches import NEWEST_MS, OLDEST_MS
 
-MOST_NAME = 1024  # characters of what names something
-MOST_WORDS = 64 * 2**10  # characters of what was written for people: a stack. The rest is cut off
+MAX_NAME_CHARS = 1024  # of a name or an identifier
+MAX_TEXT_CHARS = 64 * 2**10  # of a text such as a stack, which is truncated
 
 Time = Annotated[int, "time"]  # milliseconds UTC
-Words = Annotated[str, "words"]
+LongText = Annotated[str, "words"]
 
 WRONG_VALUE, WRONG_TIME, TOO_LONG = "wrong value", "wrong time", "too long"
 
 
 class RejectedMessageError(ValueError):
-    """A message that cannot be used; the text is the reason by which it is counted."""
+    """An invalid message. The text is the reason by which it is counted."""
 
 
 class RankIdentity(NamedTuple):
-    """The process that speaks: one rank of one launch."""
+    """The sending process: one rank of one launch."""
 
     launch: Text
     rank: Int32 = 0
@@ -49,7 +49,7 @@ class RankIdentity(NamedTuple):
 
 
 class RankStatus(NamedTuple):
-    """How this rank is doing."""
+    """The status of a rank."""
 
     time_ms: Time
     first_step_ms: Time | None = None
@@ -59,7 +59,7 @@ class RankStatus(NamedTuple):
 
 
 class WindowMessage(NamedTuple):
-    """Consecutive steps, folded: a StepWindow without who and where."""
+    """Consecutive steps, aggregated: a StepWindow without the fields of the rank."""
 
     time_ms: Time
     to_ms: Time
@@ -100,7 +100,7 @@ class SpanMessage(NamedTuple):
 
 
 class BatchMessage(NamedTuple):
-    """The data behind one micro-batch."""
+    """The samples of one micro-batch."""
 
     time_ms: Time
     loader: Int16
@@ -127,18 +127,18 @@ class MetricMessage(NamedTuple):
 
 
 class EventMessage(NamedTuple):
-    """Something that happened once: a kind of `model/events.py`, or another."""
+    """A single event: of a kind in `model/events.py`, or another."""
 
     time_ms: Time
     kind: Text
     duration_ms: Int64 | None = None
     step: Int64 | None = None
-    reason: Words | None = None
-    message: Words | None = None
+    reason: LongText | None = None
+    message: LongText | None = None
 
 
 Message = RankStatus | WindowMessage | SpanMessage | BatchMessage | MetricMessage | EventMessage
-RankMessages = tuple[RankIdentity, list[Message]]  # one process, and what it said
+RankMessages = tuple[RankIdentity, list[Message]]  # one process and its messages
 OUTCOMES = ("succeeded", "failed", "killed")
 
 Kind = TypeVar("Kind", bound=tuple[Any, ...])
@@ -146,22 +146,22 @@ _REQUIRED = object()
 
 
 def parser_of(kind: type[Kind]) -> Callable[[Mapping[str, Any]], Kind]:
-    """A function that makes such a message of values by name. What is there and does not fit is refused."""
+    """Returns a function that builds such a message from values by name and rejects invalid values."""
     hints = get_type_hints(kind, include_extras=True)
     defaults: dict[str, Any] = kind._field_defaults  # type: ignore[attr-defined]
     columns = [column_of(name, hints[name]) for name in kind._fields]  # type: ignore[attr-defined]
     fields = [
-        (column.name, _FITTING[column.type], defaults.get(column.name, _REQUIRED))
+        (column.name, _CONVERTERS[column.type], defaults.get(column.name, _REQUIRED))
         for column in columns
-        if not column.type.startswith("list")  # the last ones: who reads lists brings them
+        if not column.type.startswith("list")  # the last ones, which the readers of lists set
     ]
 
     def read(values: Mapping[str, Any]) -> Kind:
         found = []
-        for name, fitting, default in fields:
+        for name, convert, default in fields:
             value = values.get(name)
             if value is not None:
-                found.append(fitting(value))
+                found.append(convert(value))
             elif default is _REQUIRED:
                 raise RejectedMessageError(WRONG_VALUE)
             else:
@@ -171,17 +171,17 @@ def parser_of(kind: type[Kind]) -> Callable[[Mapping[str, Any]], Kind]:
     return read
 
 
-def _whole(most: int, least: int = 0, reason: str = WRONG_VALUE) -> Callable[[Any], int]:
-    """Whole numbers below a limit; some senders write them as texts, others as floats."""
+def _whole(end: int, minimum: int = 0, reason: str = WRONG_VALUE) -> Callable[[Any], int]:
+    """Converts integers in a range, which some senders write as strings or floats."""
 
-    def fitting(value: Any) -> int:
+    def convert(value: Any) -> int:
         if type(value) is not int:
             value = _as_whole(value)
-        if not least <= value < most:
+        if not minimum <= value < end:
             raise RejectedMessageError(reason)
         return value  # type: ignore[no-any-return]
 
-    return fitting
+    return convert
 
 
 def _as_whole(value: Any) -> int:
@@ -195,15 +195,15 @@ def _as_whole(value: Any) -> int:
 def _name(value: Any) -> str:
     if not isinstance(value, str):
         raise RejectedMessageError(WRONG_VALUE)
-    if len(value) > MOST_NAME:
+    if len(value) > MAX_NAME_CHARS:
         raise RejectedMessageError(TOO_LONG)
     return value
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise RejectedMessageError(WRONG_VALUE)
-    return value[:MOST_WORDS]
+    return value[:MAX_TEXT_CHARS]
 
 
 def _real(value: Any) -> float:
@@ -215,12 +215,12 @@ def _real(value: Any) -> float:
         return math.inf
 
 
-_FITTING: dict[str, Callable[[Any], Any]] = {
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "int16": _whole(2**15),
     "int32": _whole(2**31),
     "int64": _whole(2**63),
     "time": _whole(NEWEST_MS, OLDEST_MS, WRONG_TIME),
     "float64": _real,
     "string": _name,
-    "words": _words,
+    "words": _text,
 }

@@ -43,7 +43,7 @@ FOREIGN, MALFORMED = "foreign", "malformed"  # reasons by which skipped records 
 MAX_SAMPLES_BYTES = 2**20  # ids of the samples of one batch
 MAX_STEP_LENGTHS_BYTES = 2**15  # lengths of the steps of one window; the SDK sends 15 kB at most
 MAX_ATTRIBUTES, MAX_ATTRIBUTE_CHARS = 64, 4096  # of a span
-MAX_SPEAKERS = 2**18  # 100 bytes each, next to what is remembered of ranks anyway
+MAX_SENDERS = 2**18  # 100 bytes each
 _RESOURCE_FIELDS = {  # the last one counts: the host name of a pod is usually the name of the pod
     "host.name": "host",
     "k8s.node.name": "host",
@@ -56,7 +56,7 @@ _RESOURCE_FIELDS = {  # the last one counts: the host name of a pod is usually t
 class OtlpBody(NamedTuple):
     """The contents of a body, and how many records were skipped or rejected, by reason."""
 
-    said: list[RankMessages]
+    messages: list[RankMessages]
     samples: list[Sample]
     left_out: Counter[str]
     refused: Counter[str]
@@ -65,7 +65,7 @@ class OtlpBody(NamedTuple):
     @property
     def size(self) -> int:
         """The number of messages and samples."""
-        return len(self.samples) + sum(len(what) for _, what in self.said)
+        return len(self.samples) + sum(len(of_rank) for _, of_rank in self.messages)
 
 
 _who = parser_of(RankIdentity)
@@ -80,16 +80,16 @@ class SignalReader:
 
     def take(self, resource: Attributes | msgspec.Raw, records: Iterable[Any]) -> None:
         """Reads one resource."""
-        said: list[Message] = []
+        messages: list[Message] = []
         refused: str | None = None
         who: RankIdentity | None = None
         about: Attributes = {}
         try:
             about = self.about(resource)
-            who = self.speaker(resource, about)
+            who = self.sender(resource, about)
         except RejectedMessageError as error:
             refused = str(error)
-        except UNREADABLE:  # nothing of it can be used
+        except UNREADABLE:  # the whole resource is unusable
             self.found.refused[MALFORMED] += 1
             return
         for record in records:
@@ -99,28 +99,28 @@ class SignalReader:
                 for message in self.of(record, about, who, refused):
                     if message.time_ms > self.newest_ms:
                         raise RejectedMessageError(WRONG_TIME)
-                    said.append(message)
+                    messages.append(message)
             except RejectedMessageError as error:
                 self.found.refused[str(error)] += 1
-        if who is not None and said:
-            self.found.said.append((who, said))
+        if who is not None and messages:
+            self.found.messages.append((who, messages))
 
     def about(self, resource: Attributes | msgspec.Raw) -> Attributes:
         """The attributes of a resource, if the reader needs them or they are decoded anyway."""
         return {} if isinstance(resource, msgspec.Raw) else resource
 
-    def speaker(self, resource: Attributes | msgspec.Raw, about: Attributes) -> RankIdentity | None:
-        """The process that sends. It describes itself alike in every body, so that this is decoded once."""
+    def sender(self, resource: Attributes | msgspec.Raw, about: Attributes) -> RankIdentity | None:
+        """The sending process. Its description is the same in every body, so it is decoded once."""
         if about or not isinstance(resource, msgspec.Raw):
-            return _speaker(about)
+            return _sender(about)
         known = hashlib.blake2b(resource, digest_size=16).digest()
-        who = _SPEAKERS.get(known)
+        who = _SENDERS.get(known)
         if who is None:
-            who = _speaker(resource_attributes(resource))
+            who = _sender(resource_attributes(resource))
             if who is not None:
-                if len(_SPEAKERS) >= MAX_SPEAKERS:
-                    _SPEAKERS.clear()
-                _SPEAKERS[known] = who
+                if len(_SENDERS) >= MAX_SENDERS:
+                    _SENDERS.clear()
+                _SENDERS[known] = who
         return who
 
     def of(self, record: Any, resource: Attributes, who: RankIdentity | None, refused: str | None) -> Iterator[Message]:
@@ -130,17 +130,17 @@ class SignalReader:
         if who is None:
             self.found.left_out[FOREIGN] += 1
         else:
-            yield from self.said(record)
+            yield from self.messages_of(record)
 
-    def said(self, record: Any) -> Iterator[Message]:
-        """The messages of one record of ours."""
+    def messages_of(self, record: Any) -> Iterator[Message]:
+        """The messages of one Pyrometer record."""
         raise NotImplementedError
 
 
-_SPEAKERS: dict[bytes, RankIdentity] = {}  # by a digest of their resource
+_SENDERS: dict[bytes, RankIdentity] = {}  # by a digest of their resource
 
 
-def _speaker(resource: Attributes) -> RankIdentity | None:
+def _sender(resource: Attributes) -> RankIdentity | None:
     return _who(_identity(resource)) if resource.get(NAMESPACE + "launch") else None
 
 
@@ -152,7 +152,7 @@ def _identity(resource: Attributes) -> Attributes:
 class LogReader(SignalReader):
     """Reads log records: the status of a rank, step windows, batches, events."""
 
-    def said(self, record: Any) -> Iterator[Message]:
+    def messages_of(self, record: Any) -> Iterator[Message]:
         """The message of a log record."""
         name = record.event_name or attributes_of(record).get("event.name")
         reads = _EVENTS.get(name) if isinstance(name, str) else None
@@ -164,7 +164,7 @@ class LogReader(SignalReader):
         yield reads(values)
 
 
-_news, _window, _drawn, _happened = (
+_status, _window, _batch, _event = (
     parser_of(RankStatus),
     parser_of(WindowMessage),
     parser_of(BatchMessage),
@@ -174,11 +174,11 @@ _ids = msgspec.json.Decoder(list[int | str])
 _numbers = msgspec.json.Decoder(tuple[int, ...])
 
 
-def _checked_news(values: Attributes) -> RankStatus:
-    news = _news(values)
-    if news.outcome is not None and news.outcome not in OUTCOMES:
+def _checked_status(values: Attributes) -> RankStatus:
+    status = _status(values)
+    if status.outcome is not None and status.outcome not in OUTCOMES:
         raise RejectedMessageError(WRONG_VALUE)
-    return news
+    return status
 
 
 def _checked_window(values: Attributes) -> WindowMessage:
@@ -205,10 +205,10 @@ def _step_lengths(listed: Any, steps: int) -> tuple[int, ...]:
     return lengths
 
 
-def _checked_drawn(values: Attributes) -> BatchMessage:
+def _checked_batch(values: Attributes) -> BatchMessage:
     listed = values.get("samples")
     if listed is None:
-        return _drawn(values)
+        return _batch(values)
     if not isinstance(listed, str):
         raise RejectedMessageError(WRONG_VALUE)
     if len(listed) > MAX_SAMPLES_BYTES:
@@ -217,26 +217,26 @@ def _checked_drawn(values: Attributes) -> BatchMessage:
         samples = named_samples(_ids.decode(listed))
     except (msgspec.MsgspecError, RecursionError, ValueError):  # a number with too many digits is a ValueError
         raise RejectedMessageError(WRONG_VALUE) from None
-    return _drawn(values)._replace(**samples)
+    return _batch(values)._replace(**samples)
 
 
 _EVENTS: dict[str, Callable[[Attributes], Message]] = {
-    "pyrometer.run": _checked_news,
+    "pyrometer.run": _checked_status,
     "pyrometer.window": _checked_window,
-    "pyrometer.batch": _checked_drawn,
-    "pyrometer.event": _happened,
+    "pyrometer.batch": _checked_batch,
+    "pyrometer.event": _event,
 }
 
 
 class TraceReader(SignalReader):
     """Reads spans of steps."""
 
-    def said(self, record: Any) -> Iterator[Message]:
+    def messages_of(self, record: Any) -> Iterator[Message]:
         """The span of a step."""
         attributes = attributes_of(record)
         step = attributes.pop(NAMESPACE + "step", None)
         start_ns, end_ns = int_of(record.start_time_unix_nano), int_of(record.end_time_unix_nano)
-        yield _piece(
+        yield _span(
             {
                 "time_ms": start_ns // 1_000_000,
                 "after_us": start_ns // 1000 % 1000,
@@ -250,7 +250,7 @@ class TraceReader(SignalReader):
         )._replace(attributes_json=_json_of(attributes))
 
 
-_piece = parser_of(SpanMessage)
+_span = parser_of(SpanMessage)
 
 
 def _id(value: str | bytes, length: int) -> str:

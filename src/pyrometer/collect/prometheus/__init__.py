@@ -1,1 +1,1 @@
-"""Any Prometheus-compatible store: what was scraped while nobody of ours was there."""
+"""Collection from any Prometheus-compatible store, and the formats of Prometheus."""

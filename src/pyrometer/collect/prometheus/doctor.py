@@ -1,4 +1,4 @@
-"""What a Prometheus has of what Pyrometer reads, and what is not known without the rest."""
+"""Checks which of the metrics that Pyrometer reads a Prometheus has, and reports the effect of missing ones."""
 
 from __future__ import annotations
 
@@ -9,39 +9,35 @@ from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.collect.prometheus.kube_state import GPU_CAPACITY, GPU_REQUESTS
 from pyrometer.model.units import MS_PER_HOUR
 
-# What is looked for, in which words, and what is not known without it.
+# Metrics, the query that counts them, and the effect if they are missing.
 NEEDS = (
     (
         "GPUs (dcgm-exporter)",
         'count({__name__=~"DCGM_FI_DEV_(GPU_TEMP|GPU_TEMP_CELSIUS)"})',
-        "what GPUs do: only that they are held is known",
+        "GPU activity: only allocations are known",
     ),
     (
         "profiling counters",
         'count({__name__=~"DCGM_FI_PROF_(GR_ENGINE_ACTIVE|GR_ENGINE_UTIL_RATIO|SM_ACTIVE)"})',
-        "a hang that spins looks busy: utilisation is all there is",
+        "a spinning hang looks busy: only utilization is known",
     ),
     (
         "GPU pods (kube-state-metrics)",
         f"count({GPU_REQUESTS})",
-        "who held GPUs, of pods that are gone; labels of telemetry stand in, late by minutes",
+        "allocations of past pods: labels of telemetry replace them, late by minutes",
     ),
-    (
-        "GPU nodes (kube-state-metrics)",
-        f"count({GPU_CAPACITY})",
-        "which GPUs were free: only those that telemetry shows are known",
-    ),
+    ("GPU nodes (kube-state-metrics)", f"count({GPU_CAPACITY})", "free GPUs: only those in telemetry are known"),
     (
         "labels of pods",
         "count(kube_pod_labels)",
-        "teams and experiments that labels name: start kube-state-metrics with --metric-labels-allowlist=pods=[*]",
+        "teams and experiments in labels: start kube-state-metrics with --metric-labels-allowlist=pods=[*]",
     ),
     ("machines (node_exporter)", "count(node_uname_info)", "whether a disk, the CPU or the network held a job up"),
 )
 
 
 class SeriesCount(NamedTuple):
-    """One thing that is read, and how much of it there is."""
+    """The number of series of one need."""
 
     what: str
     series: int
@@ -49,7 +45,7 @@ class SeriesCount(NamedTuple):
 
 
 async def examine(api: Prometheus) -> list[SeriesCount]:
-    """Each of the needs, now."""
+    """Counts the series of each need."""
     now_ms = time.time_ns() // 1_000_000
     found = []
     for what, query, costs in NEEDS:

@@ -1,9 +1,9 @@
-"""The text in which exporters show metrics (Prometheus' and OpenMetrics'), read fast because it repeats itself.
+"""A fast reader for the text formats of Prometheus and OpenMetrics, which exploits their repetition.
 
-An exporter sends the same names and the same label blocks (`{gpu="0",…}`) every time, and one block stands behind every
-metric of a device: so both are made sense of once, and afterwards only the number is read. Whatever is not known that
-way goes to the official parser. What a name or a block means is the caller's business: a `Reader` is told how to make
-something of them, and keeps that instead of the labels.
+An exporter sends the same names and label blocks (`{gpu="0",…}`) in every response, and all metrics of a device have
+the same block. Both are interpreted once and cached, so that later only numbers are parsed. Lines with unknown names or
+blocks go to the official parser. The caller passes functions that interpret names and labels; the reader keeps their
+results instead of the labels.
 """
 
 from __future__ import annotations
@@ -17,47 +17,49 @@ from prometheus_client.parser import text_string_to_metric_families
 Name = TypeVar("Name")
 Labels = TypeVar("Labels")
 
-MOST_KEPT = 512  # names, and label blocks, of one exporter: a device has one or two, and another with each new pod
-LONGEST_LINE = 16 * 2**10  # the official parser takes long over long lines
+MAX_CACHED = 512  # names, and label blocks, of one exporter: a device has one or two, and one more for each new pod
+MAX_LINE_CHARS = 16 * 2**10  # the official parser is slow with long lines
 
 _REGULAR = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\]|\\.)*+",?)*+)\})? ')
-# An exemplar of OpenMetrics stands behind the sample; the official parser of the older format does not know it.
+# OpenMetrics puts an exemplar after the sample, which the official parser of the older format does not support.
 _EXEMPLAR = re.compile(r'([^{"#]*+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*+")*+\})?+[^#]*?)\s+#.*')
 
 
 class ScrapeError(Exception):
-    """What an exporter answered cannot be used; the text is one sentence."""
+    """A response of an exporter cannot be used. The message is one sentence."""
 
 
-class Parsed(NamedTuple, Generic[Name, Labels]):
-    """What a text says, and how much of it could not be read."""
+class ParsedText(NamedTuple, Generic[Name, Labels]):
+    """The samples of a text, and the number of lines that could not be read."""
 
-    samples: list[tuple[Name, Labels, float, int | None]]  # name, labels, value, time in ms where it is written
-    unfinished: int  # 1 when the text ends in the middle of a line; that line is left out
-    unreadable: int  # lines that are no samples
+    samples: list[tuple[Name, Labels, float, int | None]]  # name, labels, value, time in ms if given
+    unfinished: int  # 1 if the text ends in the middle of a line, which is skipped
+    unreadable: int  # invalid lines
 
 
 class ExpositionReader(Generic[Name, Labels]):
-    """Reads the texts of one exporter. A name, or labels, of which None is made are left out. What is made of names may
-    be shared among the readers of many exporters: those of one kind have the same."""
+    """Reads the texts of one exporter. Samples whose name or labels are interpreted as None are skipped.
+
+    Readers of exporters of the same kind may share the interpreted names.
+    """
 
     def __init__(
         self,
         name: Callable[[str], Name | None],
         labels: Callable[[Mapping[str, str]], Labels | None],
         *,
-        most_kept: int = MOST_KEPT,
+        max_cached: int = MAX_CACHED,
         names: dict[str, Name | None] | None = None,
     ) -> None:
         self._make_name, self._make_labels = name, labels
-        self._most_kept = most_kept
+        self._max_cached = max_cached
         self._names: dict[str, Name | None] = {} if names is None else names
         self._blocks: dict[str, Labels | None] = {}
 
-    def read(self, text: bytes) -> Parsed[Name, Labels]:
-        """The samples of a text."""
+    def read(self, text: bytes) -> ParsedText[Name, Labels]:
+        """Parses a text."""
         for kept in (self._names, self._blocks):
-            if len(kept) > self._most_kept:  # of pods and metrics that are gone: what is still there comes again
+            if len(kept) > self._max_cached:  # drops entries of old pods; current ones are cached again
                 kept.clear()
         whole, rest = _whole_lines(text)
         seconds = rest == "# EOF" or whole.rstrip().endswith("\n# EOF")  # OpenMetrics writes times in seconds
@@ -90,21 +92,21 @@ class ExpositionReader(Generic[Name, Labels]):
                     unreadable += 1
         if not readable:
             if _is_binary(whole):
-                raise ScrapeError("The answer is binary, not metrics text: is it the right port?")
+                raise ScrapeError("The response is binary, not metrics text. Check the port.")
             raise ScrapeError(
-                f"The answer is no metrics text: not one of its {unreadable} lines can be read."
+                f"The response is not metrics text. None of its {unreadable} lines can be read."
                 if unreadable
-                else "The answer holds no metrics: has the exporter just started, or found no GPU?"
+                else "The response has no metrics. The exporter may have just started or found no GPU."
             )
         unfinished = int(bool(rest) and not rest.startswith("#"))
-        return Parsed(samples, unfinished, unreadable)
+        return ParsedText(samples, unfinished, unreadable)
 
     def _learn(self, line: str, seconds: bool) -> list[tuple[Name, Labels, float, int | None]]:
-        """A line by the official parser; its name and block are known from now on, if they are written as usual."""
-        if len(line) > LONGEST_LINE:
+        """Parses a line with the official parser, and caches its name and block if they have the usual form."""
+        if len(line) > MAX_LINE_CHARS:
             raise ValueError("a line that is too long")
         if _is_binary(line):
-            raise ValueError("a line that is no text")
+            raise ValueError("a line that is not text")
         regular = _REGULAR.match(line)
         if regular and self._make_name(regular[1]) is None:
             self._names[regular[1]] = None
@@ -119,13 +121,13 @@ class ExpositionReader(Generic[Name, Labels]):
         if name is None or labels is None:
             return []
         time_ms = None
-        if sample.timestamp is not None:  # the parser takes it for milliseconds
+        if sample.timestamp is not None:  # the parser assumes milliseconds
             time_ms = round(float(sample.timestamp) * (1_000_000 if seconds else 1_000))
         return [(name, labels, float(sample.value), time_ms)]
 
 
 def _number(text: str, seconds: bool) -> tuple[float, int | None]:
-    """The value, and the time where one is written."""
+    """The value, and the time if given."""
     if "_" in text:
         raise ValueError(text)  # Python would read 1_000
     try:
@@ -136,15 +138,17 @@ def _number(text: str, seconds: bool) -> tuple[float, int | None]:
 
 
 def _whole_lines(text: bytes) -> tuple[str, str]:
-    """The text without the line in whose middle it ends, and that line."""
+    """Splits off the last line, which may be incomplete."""
     if text.lstrip()[:1] == b"<":
-        raise ScrapeError("The answer is a web page, not metrics: is the path right, and is no login before it?")
+        raise ScrapeError(
+            "The response is a web page, not metrics. Check the path, and whether a login page is in front of it."
+        )
     whole, _, rest = text.rpartition(b"\n")
     return whole.decode(errors="surrogateescape"), rest.decode(errors="replace").strip()
 
 
 def _is_binary(text: str) -> bool:
-    """Whether bytes in it were no UTF-8."""
+    """Whether some of its bytes were not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

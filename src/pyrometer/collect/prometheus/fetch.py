@@ -1,7 +1,7 @@
-"""One GET over a connection of its own: what a scrape needs of HTTP, and no more.
+"""A minimal HTTP GET for scrapes: one request per connection, with httptools and asyncio.
 
-httptools reads the protocol, asyncio has the connection. A client with pools, redirects, cookies and proxies takes many
-times as long for an answer, and thousands of exporters are asked every quarter of a minute.
+A full client with pools, redirects, cookies and proxies takes many times as long per request, and thousands of
+exporters are scraped every 15 seconds.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import NamedTuple
 import httptools
 import httpx2 as httpx
 
-MOST_HEAD_BYTES = 2**16
+MAX_HEAD_BYTES = 2**16
 
 
 class UrlError(ValueError):
-    """An address that is none of HTTP."""
+    """Not an HTTP URL."""
 
 
 class ConnectTimeoutError(TimeoutError):
-    """Nobody takes the call."""
+    """No connection within the time limit."""
 
 
 class ProtocolError(Exception):
-    """What the other side says is no answer of HTTP."""
+    """The response is not valid HTTP."""
 
 
 class AnswerTooLargeError(Exception):
-    """The answer is larger than it may be."""
+    """The response is larger than the limit."""
 
 
 class FetchedAnswer(NamedTuple):
-    """What came, as it was on the wire; not `whole`, where it ended before its time."""
+    """A response as received. `whole` is False if the connection ended too early."""
 
     status: int
     headers: dict[str, str]
@@ -46,7 +46,7 @@ class FetchedAnswer(NamedTuple):
 
 @lru_cache(maxsize=2**16)
 def parsed(url: str) -> httpx.URL:
-    """A URL, taken apart. The same ones come again and again."""
+    """Parses a URL. Cached, because the same URLs are scraped repeatedly."""
     try:
         return httpx.URL(url)
     except (httpx.InvalidURL, UnicodeError):
@@ -54,9 +54,9 @@ def parsed(url: str) -> httpx.URL:
 
 
 async def get(
-    url: str, headers: Mapping[str, str], trust: ssl.SSLContext, *, connect_s: float, most_bytes: int
+    url: str, headers: Mapping[str, str], trust: ssl.SSLContext, *, connect_s: float, max_bytes: int
 ) -> FetchedAnswer:
-    """Asks for a URL. How long the answer may take is the caller's business; one that is too large is given up."""
+    """Requests a URL. The caller limits the total time. A response that is too large is aborted."""
     address = parsed(url)
     if address.scheme not in ("http", "https") or not address.host:
         raise UrlError(url)
@@ -65,7 +65,7 @@ async def get(
     lines = [f"GET {address.raw_path.decode('ascii')} HTTP/1.1", *(f"{name}: {text}" for name, text in sent.items())]
     loop = asyncio.get_running_loop()
     connecting = loop.create_connection(
-        lambda: _Exchange(loop, most_bytes),
+        lambda: _Exchange(loop, max_bytes),
         address.host,
         address.port or (443 if tls else 80),
         ssl=trust if tls else None,
@@ -83,22 +83,22 @@ async def get(
 
 
 class _Exchange(asyncio.Protocol):
-    """One answer as it comes."""
+    """Receives one response."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, most_bytes: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
         self.answer: asyncio.Future[FetchedAnswer] = loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._status, self._head_bytes = 0, 0
         self._in_body = self._complete = False
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._body_bytes = 0
 
-    # -- the connection's part ----------------------------------------------------------------------------------------
+    # -- asyncio.Protocol --------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Some of the answer."""
+        """Part of the response was received."""
         if self.answer.done():
             return
         if not self._in_body:
@@ -106,18 +106,18 @@ class _Exchange(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not self._complete:  # what comes behind it is nobody's business
+            if not self._complete:  # data after the response is ignored
                 self._fail(ProtocolError(str(error)))
                 return
         if self._complete or self._is_refused():
             self._end(whole=self._complete)
-        elif self._body_bytes > self._most_bytes or self._announced() > self._most_bytes:
+        elif self._body_bytes > self._max_bytes or self._announced() > self._max_bytes:
             self._fail(AnswerTooLargeError())
-        elif not self._in_body and self._head_bytes > MOST_HEAD_BYTES:
-            self._fail(ProtocolError("its head has no end"))
+        elif not self._in_body and self._head_bytes > MAX_HEAD_BYTES:
+            self._fail(ProtocolError("its headers exceed the size limit"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The other side hung up, as it may where nothing says how long the answer is."""
+        """The connection was closed, which ends a response without a length."""
         if self.answer.done():
             return
         unbounded = self._in_body and not {"content-length", "transfer-encoding"} & set(self._headers)
@@ -126,36 +126,36 @@ class _Exchange(asyncio.Protocol):
         elif self._body_bytes:
             self._end(whole=False)
         else:
-            self._fail(error or ProtocolError("it hangs up without an answer"))
+            self._fail(error or ProtocolError("it closed the connection without a response"))
 
-    # -- the parser's part --------------------------------------------------------------------------------------------
+    # -- parser callbacks ---------------------------------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header; behind the body there may be others, which are of no use."""
+        """A header. Trailers after the body are ignored."""
         if not self._in_body:
             self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """All headers were received."""
         self._status = self._parser.get_status_code()
-        if self._status < 200:  # more is to come
+        if self._status < 200:  # an interim response
             self._headers = {}
         else:
             self._in_body = True
 
     def on_body(self, piece: bytes) -> None:
-        """Some of the body."""
+        """Part of the body was received."""
         self._body.append(piece)
         self._body_bytes += len(piece)
 
     def on_message_complete(self) -> None:
-        """All of it is there."""
+        """The response is complete."""
         self._complete = self._in_body
 
-    # -- both ---------------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     def _is_refused(self) -> bool:
-        return self._in_body and self._status != 200  # whatever else it says
+        return self._in_body and self._status != 200  # its body is not used
 
     def _announced(self) -> int:
         length = self._headers.get("content-length", "")
@@ -169,8 +169,8 @@ class _Exchange(asyncio.Protocol):
 
 
 def _basic(address: httpx.URL) -> dict[str, str]:
-    """Who asks, where the address says it."""
+    """The Authorization header for the credentials in a URL."""
     if not address.userinfo:
         return {}
-    who = f"{address.username}:{address.password}".encode()
-    return {"Authorization": f"Basic {base64.b64encode(who).decode('ascii')}"}
+    credentials = f"{address.username}:{address.password}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(credentials).decode('ascii')}"}

@@ -1,7 +1,7 @@
-"""Protobuf on the wire, one level at a time: a message in a list is handed out before the next one is looked at.
+"""Reads the protobuf wire format one level at a time and yields each message before reading the next one.
 
-As a list, 64 MiB of empty messages would take more than a gigabyte; and of messages that are read one by one, one that
-makes no sense loses no other.
+As a list, 64 MiB of empty messages would take more than 1 GB. If messages are read one by one, a malformed one does not
+affect the others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 def messages(body: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message of which all are messages or texts: their numbers, and their bytes."""
+    """Yields the number and bytes of each field of a message whose fields are all messages or strings."""
     at = 0
     while at < len(body):
         number, begin, at = message_at(body, at)
@@ -18,7 +18,7 @@ def messages(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def message_at(body: bytes, at: int) -> tuple[int, int, int]:
-    """The number of the field that stands there, which is a message or a text, and where its bytes begin and end."""
+    """The number of the field at an offset (a message or a string), and the start and end of its bytes."""
     key, at = varint(body, at)
     length, at = varint(body, at)
     if key & 7 != 2 or at + length > len(body):
@@ -27,7 +27,7 @@ def message_at(body: bytes, at: int) -> tuple[int, int, int]:
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number as protobuf and snappy write it, and where it ends."""
+    """Decodes a variable-length integer of protobuf or snappy. Also returns its end."""
     value = shift = 0
     for byte in message[at : at + 10]:
         value |= (byte & 0x7F) << shift

@@ -1,4 +1,4 @@
-"""What a Prometheus remembers of a cluster, as a source: who had which GPUs, and what those did, days back."""
+"""Reads the history of a cluster from Prometheus: GPU allocations and telemetry of past days."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from pyrometer.collect.kubernetes.objects import Meta, ObservedObject, ms
 from pyrometer.collect.nodes.node_exporter import NodeExporters
 from pyrometer.collect.prometheus import node_series
 from pyrometer.collect.prometheus.api import Prometheus
-from pyrometer.collect.prometheus.chunks import in_pieces
-from pyrometer.collect.prometheus.follow import GPU_METRICS, Places
-from pyrometer.collect.prometheus.kube_state import Names, history, label_keys
+from pyrometer.collect.prometheus.chunks import read_chunks
+from pyrometer.collect.prometheus.follow import GPU_METRICS, SlotAddresses
+from pyrometer.collect.prometheus.kube_state import NameLookup, history, label_keys
 from pyrometer.collect.source import Delivery, SourceError
 from pyrometer.model import events
 from pyrometer.model.records import Event, NodeSample
 from pyrometer.model.units import MS_PER_MINUTE
 
-# Enough to see every device, and every pod on it, without reading all that is known of them.
+# Enough metrics to find every device and the pods on it, without reading all metrics.
 DEVICES = (
     '{__name__=~"DCGM_FI_DEV_(GPU_TEMP|GPU_TEMP_CELSIUS|FB_USED|FB_USED_BYTES)|'
     'DCGM_FI_PROF_GR_ENGINE_(ACTIVE|UTIL_RATIO)"}'
 )
-OBJECTS_SHARE = 0.2  # of the progress
+OBJECTS_SHARE = 0.2  # part of the progress
 LINGER_MS = 5 * MS_PER_MINUTE  # a label may come and go for a scrape or two
 
 
 class HistoryTranslator(Protocol):
-    """Turns what was seen into records."""
+    """Turns observed objects into records."""
 
     def take(self, seen: ObservedObject) -> list[tuple[Any, ...]]:
-        """What to write down about it."""
+        """Returns the records of an observed object."""
         ...
 
     def learn(self, uses: Iterable[DeviceUse], at_ms: int) -> list[tuple[Any, ...]]:
-        """Which pods are seen on which devices."""
+        """Learns which pods use which devices."""
         ...
 
     def keys(self) -> Iterable[str]:
-        """The keys of labels that mean something to it."""
+        """The label keys that it uses."""
         ...
 
     def group_of(self, kind: str) -> str:
@@ -51,14 +51,14 @@ class HistoryTranslator(Protocol):
 
 
 class KnownObjects(NamedTuple):
-    """What the cluster itself says, where it can be asked: its nodes as they are, and owners that still are."""
+    """Current objects from the Kubernetes API, if it is available: nodes and existing owners."""
 
     nodes: Sequence[objects.NodeObject] = ()
     owner_of: Callable[[str, str, str], Awaitable[objects.OwnerObject | None]] | None = None
 
 
 class PrometheusSource:
-    """A time that is over, from `from_ms` to `to_ms`. What has been `read` before is not read again."""
+    """Reads a past time range, from `from_ms` to `to_ms`, except for the ranges in `read`."""
 
     def __init__(
         self,
@@ -80,63 +80,63 @@ class PrometheusSource:
         self.gpus = 0
         self._translator = translator
         self._known = known or KnownObjects()
-        self._by_labels = by_labels  # whether labels of telemetry stand in where nobody else says who was there
+        self._by_labels = by_labels  # use labels of telemetry if there is no other source of pods
         self._missing = missing(from_ms, to_ms, read)
         self._dcgm = Dcgm(self._node_uid, near_idle_power_w)
-        # UIDs by name, and by whatever else a node is called
+        # UIDs by name and address
         self._nodes = {node.metadata.name: node.metadata.uid for node in self._known.nodes}
-        self._places = Places()
+        self._slot_addresses = SlotAddresses()
         self._gpu_nodes: set[str] = set()
         self._addresses: dict[str, str] = {}  # names of nodes
         self._interval_ms = MS_PER_MINUTE
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
-        """First who was there; then what GPUs did, piece by piece."""
-        places = await self._devices()
-        self.gpus = len({(place.hosts[0], place.slot_index) for place in places})
-        by_state_metrics = await self._objects(places)
+        """Yields objects first, then telemetry in chunks."""
+        addresses = await self._devices()
+        self.gpus = len({(address.hosts[0], address.slot_index) for address in addresses})
+        by_state_metrics = await self._objects(addresses)
         yield Delivery(by_state_metrics, OBJECTS_SHARE)
         uses: dict[DeviceUse, tuple[int, int]] = {}
         if not self.pods and not self._missing and self._by_labels:
-            self._missing = [(self.from_ms, self.to_ms)]  # who used devices is in the telemetry alone
+            self._missing = [(self.from_ms, self.to_ms)]  # only telemetry has the users of devices
         whole_ms = sum(to_ms - from_ms for from_ms, to_ms in self._missing)
         done_ms = 0
         for from_ms, to_ms in self._missing:
-            async for piece in in_pieces(self.api, GPU_METRICS, from_ms, to_ms):
-                taken = self._dcgm.take_series(list(self._places.measured(piece.series)))
+            async for chunk in read_chunks(self.api, GPU_METRICS, from_ms, to_ms):
+                taken = self._dcgm.take_series(list(self._slot_addresses.measured(chunk.series)))
                 for use, (first_ms, last_ms) in taken.uses.items():
                     before = uses.get(use, (first_ms, last_ms))
                     uses[use] = min(before[0], first_ms), max(before[1], last_ms)
-                part = (done_ms + piece.to_ms - from_ms) / whole_ms
-                yield Delivery(taken.records, OBJECTS_SHARE + (1 - OBJECTS_SHARE) * part, (piece.from_ms, piece.to_ms))
+                part = (done_ms + chunk.to_ms - from_ms) / whole_ms
+                yield Delivery(taken.records, OBJECTS_SHARE + (1 - OBJECTS_SHARE) * part, (chunk.from_ms, chunk.to_ms))
             done_ms += to_ms - from_ms
-        async for rows in self._machines(places):
+        async for rows in self._machines(addresses):
             yield Delivery(rows, 1.0)
         if not self.pods and uses and self._by_labels:
             self.pods = len({(use.namespace, use.pod) for use in uses})
             yield Delivery(self._from_labels(uses), 1.0)
         if not self.gpus and not self.pods:
             raise SourceError(
-                f"{self.api.url} remembers nothing of GPUs in that time: neither dcgm-exporter's metrics (DCGM_FI_…) "
-                "nor kube-state-metrics' (kube_pod_container_resource_requests). Is it the right Prometheus?"
+                f"{self.api.url} has no GPU metrics in that time range: neither those of dcgm-exporter (DCGM_FI_…) "
+                "nor of kube-state-metrics (kube_pod_container_resource_requests). Check the URL and the time range."
             )
         yield Delivery([Event(time_ms=self.to_ms, kind=events.WATCHED, cluster=self.cluster)], 1.0)
 
     def go_on(self, from_ms: int, to_ms: int, read: Sequence[tuple[int, int]]) -> None:
-        """Another time, of the same cluster; the deliveries begin anew."""
+        """Sets another time range of the same cluster. The deliveries start again."""
         self.from_ms, self.to_ms = from_ms, to_ms
         self.pods = self.gpus = 0
         self._missing = missing(from_ms, to_ms, read)
 
-    # -- who was there ------------------------------------------------------------------------------------------------
+    # -- objects ------------------------------------------------------------------------------------------------------
 
     async def _devices(self) -> list[SlotAddress]:
         found = await self.api.labels(DEVICES, self.from_ms, self.to_ms)
-        return [place for labels in found if (place := slot_address_of(labels)) is not None]
+        return [address for labels in found if (address := slot_address_of(labels)) is not None]
 
-    async def _objects(self, places: list[SlotAddress]) -> list[tuple[Any, ...]]:
-        models = {host: place.gpu_model for place in places if place.gpu_model for host in place.hosts}
-        names = Names(label_keys(self._translator.keys()), self._named_node, models.get, self._owner_of)
+    async def _objects(self, addresses: list[SlotAddress]) -> list[tuple[Any, ...]]:
+        models = {host: address.gpu_model for address in addresses if address.gpu_model for host in address.hosts}
+        names = NameLookup(label_keys(self._translator.keys()), self._named_node, models.get, self._owner_of)
         past = await history(self.api, self.cluster, self.from_ms, self.to_ms, names)
         self.pods = past.pods
         self._interval_ms, self._addresses = past.interval_ms, past.addresses
@@ -147,30 +147,30 @@ class PrometheusSource:
             self._nodes.setdefault(address, self._named_node(name))
         records: list[tuple[Any, ...]] = list(past.gaps)
         if not any(isinstance(seen.object, objects.NodeObject) for seen in past.seen):
-            for node in self._known.nodes or labeled_objects.machines(places, self._nodes):
+            for node in self._known.nodes or labeled_objects.machines(addresses, self._nodes):
                 created_ms = ms(node.metadata.creation_timestamp) or 0
                 records += self._translator.take(ObservedObject(node, max(self.from_ms, created_ms)))
         if past.pods:
-            records += self._translator.learn(self._uses(places), self.from_ms)
+            records += self._translator.learn(self._uses(addresses), self.from_ms)
         for seen in past.seen:
             records += self._translator.take(seen)
         return records
 
-    async def _machines(self, places: list[SlotAddress]) -> AsyncIterator[list[NodeSample]]:
-        """What the machines themselves did, where node_exporter says so."""
+    async def _machines(self, addresses: list[SlotAddress]) -> AsyncIterator[list[NodeSample]]:
+        """Yields rows of machines with node_exporter."""
         if not self._missing:
             return
         exporters = NodeExporters(self._node_uid)
-        names = {place.hosts[0] for place in places} | self._gpu_nodes
+        names = {address.hosts[0] for address in addresses} | self._gpu_nodes
         names |= {address for address, name in self._addresses.items() if name in names}
         async for rows in node_series.load(self.api, exporters, names, self.from_ms, self.to_ms, self._interval_ms):
             yield list(rows)
         yield exporters.rest()
 
-    def _uses(self, places: list[SlotAddress]) -> Iterator[DeviceUse]:
-        for place in places:
-            if place.of_pod:
-                yield device_use(self._node_uid_of(place), place)
+    def _uses(self, addresses: list[SlotAddress]) -> Iterator[DeviceUse]:
+        for address in addresses:
+            if address.of_pod:
+                yield device_use(self._node_uid_of(address), address)
 
     def _named_node(self, name: str) -> str:
         return self._nodes.setdefault(name, f"host/{name}")
@@ -178,12 +178,12 @@ class PrometheusSource:
     def _node_uid(self, host: str) -> str | None:
         return self._nodes.get(host) or self._nodes.get(host.partition(".")[0])
 
-    def _node_uid_of(self, place: SlotAddress) -> str:
-        found = (self._node_uid(host) for host in place.hosts)
-        return next((uid for uid in found if uid), f"host/{place.hosts[0]}")
+    def _node_uid_of(self, address: SlotAddress) -> str:
+        found = (self._node_uid(host) for host in address.hosts)
+        return next((uid for uid in found if uid), f"host/{address.hosts[0]}")
 
     async def _owner_of(self, kind: str, namespace: str, name: str) -> objects.OwnerObject:
-        """An owner as it is, where it still is; else all that its pods said of it."""
+        """An owner from the API or, if it no longer exists, from its pods."""
         if self._known.owner_of is not None:
             found = await self._known.owner_of(kind, namespace, name)
             if found is not None:
@@ -194,10 +194,10 @@ class PrometheusSource:
             Meta(name=name, uid=uid, namespace=namespace), f"{group}/v1" if group else "v1", kind
         )
 
-    # -- where nothing but telemetry is known -------------------------------------------------------------------------
+    # -- clusters with telemetry only ---------------------------------------------------------------------------------
 
     def _from_labels(self, uses: dict[DeviceUse, tuple[int, int]]) -> list[tuple[Any, ...]]:
-        """Pods that exporters saw on devices, as a watch would have seen them. Their ends are late, by minutes."""
+        """Records of pods that appear only in device labels. Their ends are late by minutes."""
         names = {uid: name for name, uid in self._nodes.items()}
         seen = list(labeled_objects.pods(self.cluster, uses, names, self.to_ms - LINGER_MS))
         records = self._translator.learn(uses, self.from_ms)
@@ -207,7 +207,7 @@ class PrometheusSource:
 
 
 def missing(from_ms: int, to_ms: int, read: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The parts of a time that have not been read yet."""
+    """The parts of a time range that have not been read yet."""
     gaps, at_ms = [], from_ms
     for start_ms, end_ms in sorted(read):
         if start_ms > at_ms:

@@ -1,6 +1,6 @@
-"""What an experiment tracker knows of one run, in words that all trackers share: who, when, where, and its metrics.
+"""The common form of a run in an experiment tracker: its identity, times, location and metrics.
 
-Tags say where a run was; trackers, plug-ins and people have many names for the same.
+Tags name the location of a run. Trackers, plug-ins and users have several names for the same tag.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from pyrometer.store.batches import NEWEST_MS, OLDEST_MS
 
 MLFLOW, WANDB = "mlflow", "wandb"
-OURS, SYSTEM = "pyrometer/", ("system/", "system.")  # metrics that we wrote ourselves, and those of machines
-MOST_NAMES = 500  # of metrics of a run
-MOST_VALUES = 5_000_000  # of a run
-MOST_PARAMETERS, MOST_CHARACTERS = 50, 200  # that are told of, and the length of each
-LONGEST_NAME = 200
+OURS, SYSTEM = "pyrometer/", ("system/", "system.")  # metrics written by Pyrometer, and those of machines
+MAX_METRICS = 500  # per run
+MAX_VALUES = 5_000_000  # per run
+MAX_PARAMETERS, MAX_PARAMETER_CHARS = 50, 200  # in a description, and the length of each
+MAX_NAME_CHARS = 200
 
-# Where a tag says that a run was, by what it says; the first that is there counts.
-PLACES: dict[str, tuple[str, ...]] = {
+# The tags that name the location of a run. The first one that is present counts.
+LOCATION_TAGS: dict[str, tuple[str, ...]] = {
     "run": ("pyrometer.run",),
     "launch": ("pyrometer.launch",),
     "workload": ("pyrometer.workload", "k8s.job.uid", "k8s.job.name"),
@@ -29,27 +29,27 @@ PLACES: dict[str, tuple[str, ...]] = {
 }
 
 
-class Where(NamedTuple):
-    """What a run says of its place; nothing of it needs to be known here."""
+class RunLocation(NamedTuple):
+    """The location of a run according to its tags, which the ledger may not know."""
 
-    run: str | None = None  # as it is called here
+    run: str | None = None  # its name in the ledger
     launch: str | None = None
     workload: str | None = None  # its UID, its name, or namespace/name
     pod_uid: str | None = None
     pod_name: str | None = None
     namespace: str | None = None
     host: str | None = None  # in Kubernetes, the name of the pod
-    gpus: int = 0  # that its machine has, where that is known
+    gpus: int = 0  # number of GPUs of its machine, if known
     gpu_model: str | None = None
 
     def __str__(self) -> str:
-        """What is said, for people who look for it."""
-        said = {name: value for name, value in self._asdict().items() if value and not name.startswith("gpu")}
-        return ", ".join(f"{name} {value}" for name, value in said.items()) or "nothing of where it ran"
+        """The known fields, for messages."""
+        known = {name: value for name, value in self._asdict().items() if value and not name.startswith("gpu")}
+        return ", ".join(f"{name} {value}" for name, value in known.items()) or "no location"
 
 
 class TrackedRun(NamedTuple):
-    """One run of a tracker. Its id is what it is called here, unless its own processes told of it."""
+    """One run of a tracker. Its id becomes its name in the ledger unless its own processes reported it."""
 
     tracker: str
     run_id: str
@@ -57,9 +57,9 @@ class TrackedRun(NamedTuple):
     experiment: str | None
     started_ms: int
     ended_ms: int | None
-    outcome: str | None  # succeeded, failed, killed; None: it goes on, as far as anybody knows
-    where: Where = Where()
-    words: str = ""  # which it is, and what it was told to do
+    outcome: str | None  # succeeded, failed, killed; None while it is running
+    where: RunLocation = RunLocation()
+    description: str = ""  # its name, and its parameters
 
 
 class TrackedPoint(NamedTuple):
@@ -71,24 +71,26 @@ class TrackedPoint(NamedTuple):
     step: int | None
 
 
-def where_of(tags: Mapping[str, str], **known: Any) -> Where:
-    """What tags say of a place; what is known otherwise counts where they are silent."""
-    found = {what: next((tags[name] for name in names if tags.get(name)), None) for what, names in PLACES.items()}
-    return Where(**{**known, **{name: value for name, value in found.items() if value}})
+def location_of(tags: Mapping[str, str], **known: Any) -> RunLocation:
+    """Reads the location from tags. `known` has defaults for missing tags."""
+    found = {
+        field: next((tags[name] for name in names if tags.get(name)), None) for field, names in LOCATION_TAGS.items()
+    }
+    return RunLocation(**{**known, **{name: value for name, value in found.items() if value}})
 
 
 def is_curve(name: str) -> bool:
-    """Whether a metric is the program's own, and short enough to be a name."""
-    return not name.startswith((OURS, *SYSTEM, "_")) and 0 < len(name) <= LONGEST_NAME
+    """Whether a metric is one of the program, with a name that is short enough."""
+    return not name.startswith((OURS, *SYSTEM, "_")) and 0 < len(name) <= MAX_NAME_CHARS
 
 
 def is_time(time_ms: Any) -> bool:
-    """Whether that can be a time in milliseconds."""
+    """Whether a value is a valid time in milliseconds."""
     return isinstance(time_ms, int) and OLDEST_MS <= time_ms < NEWEST_MS
 
 
-def described(parameters: Iterable[tuple[str, str]]) -> str:
-    """What a run was told to do: some of it."""
-    listed = [f"{name}={value}"[:MOST_CHARACTERS] for name, value in sorted(parameters)]
-    more = f", and {len(listed) - MOST_PARAMETERS} more" if len(listed) > MOST_PARAMETERS else ""
-    return ", ".join(listed[:MOST_PARAMETERS]) + more
+def describe_parameters(parameters: Iterable[tuple[str, str]]) -> str:
+    """The first parameters of a run as text."""
+    listed = [f"{name}={value}"[:MAX_PARAMETER_CHARS] for name, value in sorted(parameters)]
+    more = f", and {len(listed) - MAX_PARAMETERS} more" if len(listed) > MAX_PARAMETERS else ""
+    return ", ".join(listed[:MAX_PARAMETERS]) + more

@@ -1,8 +1,8 @@
-"""What Weights & Biases keeps of runs on disk, offline or not: folders `run-DATE-ID`, `offline-run-DATE-ID`.
+"""Reads the run folders of Weights & Biases on disk: `run-DATE-ID` and `offline-run-DATE-ID`.
 
-Each has a file `run-ID.wandb`: a log of protobuf records in blocks, as LevelDB writes them, every piece with its
-checksum. The client has no reader for it in Python any more, so it is read here, only the few fields that are used; the
-tests hold it against the client's own messages. A file that is still written ends where its last whole record ends.
+Each has a file `run-ID.wandb`: a log of protobuf records in blocks, in the format of LevelDB, with a checksum for every
+piece. The client no longer has a reader in Python, so this module reads the few fields that are needed. Tests compare
+them with the client's own messages. A file that is still being written ends with its last complete record.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from google.protobuf.message_factory import GetMessageClass
 
 from pyrometer.collect.source import SourceError
 from pyrometer.collect.trackers.common import (
-    MOST_NAMES,
-    MOST_VALUES,
+    MAX_METRICS,
+    MAX_VALUES,
     WANDB,
     TrackedPoint,
     TrackedRun,
-    described,
+    describe_parameters,
     is_curve,
     is_time,
-    where_of,
+    location_of,
 )
 
 BLOCK = 32 * 2**10
-MOST_RECORD_BYTES = 16 * 2**20
-MOST_GPUS = 64  # of a machine
-MOST_NESTED = 50  # of dictionaries in dictionaries
-GREATEST = 2**62  # of whole numbers: what is beyond has no place in a store
-_HEADER, _PIECE = Struct("<4sHB"), Struct("<IHB")  # of the file; of a piece: checksum, length, kind
+MAX_RECORD_BYTES = 16 * 2**20
+MAX_GPUS = 64  # per machine
+MAX_NESTING = 50  # depth of dictionaries
+MAX_INTEGER = 2**62  # larger ones do not fit into the store
+_HEADER, _PIECE = Struct("<4sHB"), Struct("<IHB")  # of the file, and of a piece: checksum, length, kind
 _MAGIC = (b":W&B", 0xBEE1)
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-STAMPED = "pyrometer/stamped_ms"  # in the summary of a part that we wrote: it is no run of anybody's
+STAMPED = "pyrometer/stamped_ms"  # in the summary of a run that Pyrometer itself wrote
 
 
 def records(stream: BinaryIO) -> Iterator[bytes]:
-    """The records of a file, as far as they are whole."""
+    """Yields the complete records of a file."""
     magic, number, _ = _HEADER.unpack(stream.read(_HEADER.size).ljust(_HEADER.size, b"\0"))
     if (magic, number) != _MAGIC:
-        raise SourceError(f"{stream.name} is no file of Weights & Biases.")
+        raise SourceError(f"{stream.name} is not a Weights & Biases file.")
     at, parts = _HEADER.size, bytearray()
     while True:
         left = BLOCK - at % BLOCK
-        if left < _PIECE.size:  # the rest of a block that no piece fits into
+        if left < _PIECE.size:  # padding at the end of a block
             at += len(stream.read(left))
         head = stream.read(_PIECE.size)
         if len(head) < _PIECE.size:
@@ -61,8 +61,8 @@ def records(stream: BinaryIO) -> Iterator[bytes]:
         checksum, length, kind = _PIECE.unpack(head)
         body = stream.read(length)
         at += _PIECE.size + length
-        if zlib.crc32(body, zlib.crc32(bytes((kind,)))) != checksum or len(parts) + length > MOST_RECORD_BYTES:
-            return  # still written, or broken: nothing after it can be trusted
+        if zlib.crc32(body, zlib.crc32(bytes((kind,)))) != checksum or len(parts) + length > MAX_RECORD_BYTES:
+            return  # incomplete or damaged, so the rest cannot be trusted
         if kind in (_WHOLE, _FIRST):
             parts.clear()
         parts += body
@@ -70,10 +70,10 @@ def records(stream: BinaryIO) -> Iterator[bytes]:
             yield bytes(parts)
 
 
-# -- messages: what is read of wandb/proto/wandb_internal.proto --------------------------------------------------------
+# -- messages: needed fields of wandb/proto/wandb_internal.proto -------------------------------------------------------
 
 _KIND = FieldDescriptorProto
-_FIELDS: dict[str, dict[str, tuple[int, Any]]] = {  # names, numbers, and kinds: a list is repeated
+_FIELDS: dict[str, dict[str, tuple[int, Any]]] = {  # number and type of each field; a list is a repeated field
     "Timestamp": {"seconds": (1, _KIND.TYPE_INT64), "nanos": (2, _KIND.TYPE_INT32)},
     "Item": {
         "key": (1, _KIND.TYPE_STRING),
@@ -113,7 +113,7 @@ _FIELDS: dict[str, dict[str, tuple[int, Any]]] = {  # names, numbers, and kinds:
 
 
 def _record() -> Any:
-    # Theirs are proto3, whose texts are UTF-8; `optional` in it is a choice of one.
+    # The originals are proto3: strings are UTF-8, and an `optional` field is a oneof with one member.
     file = FileDescriptorProto(name="pyrometer/wandb.proto", package="wandb", syntax="proto3")
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
@@ -127,7 +127,7 @@ def _record() -> Any:
             if label == _KIND.LABEL_OPTIONAL and isinstance(one, int):
                 added.proto3_optional, added.oneof_index = True, len(message.oneof_decl)
                 message.oneof_decl.add(name=f"_{field}")
-    pool = DescriptorPool()  # of our own: the client brings the whole description
+    pool = DescriptorPool()  # separate, because the client registers the full descriptor
     pool.AddSerializedFile(file.SerializeToString())
     return GetMessageClass(pool.FindMessageTypeByName("wandb.Record"))
 
@@ -139,7 +139,7 @@ _RECORD = _record()
 
 
 class Folder:
-    """One folder of a run: a run that was resumed has several."""
+    """One folder of a run. A resumed run has several."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -157,22 +157,21 @@ class Folder:
 
     @property
     def id(self) -> str:
-        """The run's, as the SDK names it."""
+        """The id of the run, like in the SDK."""
         return "/".join(part for part in (self.run.entity, self.run.project, self.run.run_id) if part)
 
     @property
     def is_stamp(self) -> bool:
-        """Whether it is of our own making. A run that goes on with what was stamped online has our summary as well, but
-        also a history: that is somebody's work."""
+        """Whether Pyrometer wrote it. A user's run that resumed such a run has the same summary, but also a history."""
         return self.run is not None and STAMPED in self.summary and not self._has_history
 
     def read(self) -> bool:
-        """Whether there is a run in it that is not of our own making."""
+        """Reads the folder. Returns whether it has a run that Pyrometer did not write."""
         file = min(self.path.glob("run-*.wandb"))
         try:
             with file.open("rb") as stream:
                 for record in records(stream):
-                    with suppress(DecodeError):  # the next one may be right
+                    with suppress(DecodeError):  # later records may be valid
                         self._take(_RECORD.FromString(record))
         except OSError as error:
             raise SourceError(f"{file} cannot be read: {error.strerror}.") from None
@@ -192,10 +191,10 @@ class Folder:
         elif record.HasField("exit"):
             self.exit_code = record.exit.exit_code
         elif record.HasField("environment"):
-            told = record.environment
-            self.host = self.host or told.host or None
-            self.gpus = self.gpus or [gpu.name for gpu in told.gpu_nvidia][:MOST_GPUS]
-            self.gpus = self.gpus or [told.gpu_type] * min(told.gpu_count, MOST_GPUS)
+            environment = record.environment
+            self.host = self.host or environment.host or None
+            self.gpus = self.gpus or [gpu.name for gpu in environment.gpu_nvidia][:MAX_GPUS]
+            self.gpus = self.gpus or [environment.gpu_type] * min(environment.gpu_count, MAX_GPUS)
 
     def _history(self, items: Any) -> None:
         self._has_history = True
@@ -205,13 +204,13 @@ class Folder:
         if not is_time(time_ms):
             self.left_out += len(values)
             return
-        assert time_ms is not None  # noqa: S101 - it is a time
+        assert time_ms is not None  # noqa: S101 - is_time checked it
         self.last_ms = max(self.last_ms, time_ms)
         for name, value in values.items():
             if not isinstance(value, int | float) or isinstance(value, bool) or not is_curve(name):
                 continue
             self._names.add(name)
-            if len(self._names) > MOST_NAMES or len(self.points) >= MOST_VALUES:
+            if len(self._names) > MAX_METRICS or len(self.points) >= MAX_VALUES:
                 self.left_out += 1
                 self._names.discard(name)
                 continue
@@ -222,7 +221,7 @@ class Folder:
 
 
 def _values(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values; what is nested has a name with dots, as the SDK hears it."""
+    """Yields names and values. Nested values have names with dots, like in the SDK."""
     for item in items:
         name = ".".join(item.nested_key) or item.key
         if item.HasField("value_json"):
@@ -237,9 +236,9 @@ def _values(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 def _flat(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
-        for inner, one in value.items() if depth < MOST_NESTED else ():
+        for inner, one in value.items() if depth < MAX_NESTING else ():
             yield from _flat(f"{name}.{inner}", one, depth + 1)
-    elif isinstance(value, int) and not -GREATEST <= value <= GREATEST:
+    elif isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
         yield name, float(value) if abs(value) < 2**1023 else math.inf
     elif isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
         yield name, float(value)
@@ -248,27 +247,27 @@ def _flat(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def folders(path: Path) -> list[Path]:
-    """The folders of runs in a folder `wandb`, in one above it, or the one of a run itself; the oldest first."""
-    for place in (path, path / "wandb"):
-        if any(place.glob("run-*.wandb")):
-            return [place]
-        found = {file.parent.resolve() for file in place.glob("*run-*/run-*.wandb")}
+    """The run folders at a path, the oldest first. The path is a folder `wandb`, its parent, or a run folder."""
+    for folder in (path, path / "wandb"):
+        if any(folder.glob("run-*.wandb")):
+            return [folder]
+        found = {file.parent.resolve() for file in folder.glob("*run-*/run-*.wandb")}
         if found:
-            return sorted(found, key=lambda folder: folder.name.removeprefix("offline-"))
-    raise SourceError(f"{path} has no folders run-DATE-ID of Weights & Biases: name the folder `wandb` of a program.")
+            return sorted(found, key=lambda found_folder: found_folder.name.removeprefix("offline-"))
+    raise SourceError(f"{path} has no Weights & Biases folders run-DATE-ID. Pass the folder `wandb` of a program.")
 
 
 def read(path: Path, progress: Callable[[int, int], None]) -> Iterator[tuple[TrackedRun, list[TrackedPoint], int]]:
-    """The runs in a folder with their values, and how many were left out. A run in several folders is one."""
+    """Yields the runs at a path with their values and the number of skipped values. A run may have several folders."""
     found = folders(path)
-    together: dict[str, list[Path]] = {}
-    for place in found:
-        together.setdefault(place.name.rpartition("-")[2], []).append(place)
+    by_id: dict[str, list[Path]] = {}
+    for run_folder in found:
+        by_id.setdefault(run_folder.name.rpartition("-")[2], []).append(run_folder)
     done = 0
-    for same in together.values():
+    for same in by_id.values():
         read_from: dict[str, list[Folder]] = {}
-        for place in same:
-            folder = Folder(place)
+        for run_folder in same:
+            folder = Folder(run_folder)
             if folder.read():
                 read_from.setdefault(folder.id, []).append(folder)
             done += 1
@@ -288,7 +287,7 @@ def _run(parts: list[Folder]) -> TrackedRun:
     outcome = None if last.exit_code is None else "succeeded" if last.exit_code == 0 else "failed"
     gpus = first.gpus
     named = last.run.display_name or first.run.run_id
-    told, parameters = f"“{named}” in {first.path.name}", described(config.items())
+    description, parameters = f"“{named}” in {first.path.name}", describe_parameters(config.items())
     return TrackedRun(
         WANDB,
         first.id,
@@ -297,8 +296,8 @@ def _run(parts: list[Folder]) -> TrackedRun:
         started_ms,
         ended_ms,
         outcome,
-        where_of(tags, host=first.host, gpus=len(gpus), gpu_model=gpus[0] if gpus else None),
-        f"{told}: {parameters}" if parameters else told,
+        location_of(tags, host=first.host, gpus=len(gpus), gpu_model=gpus[0] if gpus else None),
+        f"{description}: {parameters}" if parameters else description,
     )
 
 

@@ -61,7 +61,7 @@ class Cluster:
             objects.Namespace: self._workloads.take_namespace,
             objects.EventObject: self._pods.take_event,
             objects.ResourceClaim: self._pods.take_claim,
-            objects.Queued: self._take_queued,
+            objects.QueuedWorkload: self._take_queued,
             objects.OwnerObject: self._take_owner,
         }
 
@@ -175,7 +175,7 @@ class Cluster:
 
     def _take_queued(self, seen: ObservedObject) -> Records:
         """The records of a job in a queue of Kueue, which may have no pods yet."""
-        queued: objects.Queued = seen.object
+        queued: objects.QueuedWorkload = seen.object
         if seen.gone:
             return list(self._queues.forget(queued.metadata.uid, seen.seen_ms))
         if not seen.chain:

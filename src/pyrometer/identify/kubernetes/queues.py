@@ -46,7 +46,7 @@ class Queues:
         waited = [pod for pod in self._pods.pop(queued_uid, {}).values() if pod.ended_ms is None]
         return [_over(pod, at_ms) for pod in waited]
 
-    def take(self, queued: objects.Queued, identity: Identity, seen: ObservedObject) -> list[Event | Pod]:
+    def take(self, queued: objects.QueuedWorkload, identity: Identity, seen: ObservedObject) -> list[Event | Pod]:
         """What to write down about a job that is queued, or runs."""
         conditions = {condition.type: condition for condition in queued.status.conditions or ()}
         created_ms = ms(queued.metadata.creation_timestamp) or seen.seen_ms
@@ -56,7 +56,7 @@ class Queues:
         ]
 
     def _events(
-        self, queued: objects.Queued, identity: Identity, conditions: Conditions, created_ms: int
+        self, queued: objects.QueuedWorkload, identity: Identity, conditions: Conditions, created_ms: int
     ) -> Iterator[Event]:
         evicted = conditions.get("Evicted")  # it changes again when the job is admitted again, at that moment
         evicted = None if evicted is None or evicted.status == "True" else evicted
@@ -79,7 +79,12 @@ class Queues:
             )
 
     def _demand(
-        self, queued: objects.Queued, identity: Identity, conditions: Conditions, created_ms: int, seen: ObservedObject
+        self,
+        queued: objects.QueuedWorkload,
+        identity: Identity,
+        conditions: Conditions,
+        created_ms: int,
+        seen: ObservedObject,
     ) -> Iterator[Pod]:
         reserved, over = conditions.get("QuotaReserved"), conditions.get("Finished")
         has_quota = reserved is not None and reserved.status == "True"
@@ -116,7 +121,7 @@ def _over(pod: Pod, at_ms: int) -> Pod:
     return pod._replace(time_ms=at_ms, ended_ms=at_ms, phase="Succeeded")
 
 
-def _wanted(queued: objects.Queued) -> Iterator[tuple[str, str, int]]:
+def _wanted(queued: objects.QueuedWorkload) -> Iterator[tuple[str, str, int]]:
     """The pods that a job would have: identity, name, and what each asks for."""
     count = 0
     for pod_set in queued.spec.pod_sets or ():

@@ -276,7 +276,7 @@ def _event(tracked: TrackedRun, run: str, time_ms: int) -> Event:
         attempt=1,
         rank=0,
         reason=tracked.run_id,
-        message=tracked.words or None,
+        message=tracked.description or None,
     )
 
 

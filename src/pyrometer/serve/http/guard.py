@@ -42,7 +42,7 @@ MAX_CONNECTIONS = 800  # below the usual limit of 1,024 open files
 MAX_ANONYMOUS = 100  # connections of one address without an authenticated request, when all connections are in use
 MAX_ANONYMOUS_TOTAL = 400  # of all addresses; the rest is for those that have had an authenticated request
 STALE_S = 2.0  # after which any connection without one gives way before those that have had one
-MAX_ANSWER_BYTES = 256 * 2**20  # of all answers that are being sent; one that is sent to many clients counts once
+MAX_RESPONSE_BYTES = 256 * 2**20  # of all answers that are being sent; one that is sent to many clients counts once
 BODY_S = 30.0  # for a whole body to arrive
 RETRY_S = 5  # what `Retry-After` says to a sender
 ADMIT = "admit"  # in the state of a request: what to call on its connection when access is granted
@@ -140,7 +140,7 @@ class Connections:
         self._answers[one] = answer
         self._senders[id(answer)] += 1
         self._answer_bytes += len(answer) if self._senders[id(answer)] == 1 else 0
-        while self._answer_bytes > MAX_ANSWER_BYTES and (slowest := self._slowest(other_than=one)) is not None:
+        while self._answer_bytes > MAX_RESPONSE_BYTES and (slowest := self._slowest(other_than=one)) is not None:
             slowest.abort()
         try:
             yield

@@ -24,7 +24,7 @@ from pyrometer.collect.gpu.dcgm import Dcgm
 from pyrometer.collect.gpu.samples import Values
 from pyrometer.collect.gpu.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.collect.prometheus.remote_write import (
-    MOST_PACKED_BYTES,
+    MAX_PACKED_BYTES,
     RemoteWriteBody,
     RemoteWriteError,
     RemoteWriteReader,
@@ -81,7 +81,7 @@ class RemoteWriteReceiver:
             return _refusal(503, f"More is waiting to be stored than should. Try again in {RETRY_S} s.", retry=True)
         self._inside += 1
         try:
-            body = await body_of(request, MOST_PACKED_BYTES)
+            body = await body_of(request, MAX_PACKED_BYTES)
             async with self._reading:
                 received = await asyncio.get_running_loop().run_in_executor(self._thread, self._read, body)
         except RemoteWriteTooLargeError as error:

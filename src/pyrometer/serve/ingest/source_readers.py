@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 
 from pyrometer.collect.gpu.dcgm import Dcgm
-from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, of_gpus, of_machines
+from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, gpu_exporters, node_exporters
 from pyrometer.collect.kubernetes.api import Api
 from pyrometer.collect.nodes.node_exporter import NodeExporters
 from pyrometer.collect.prometheus.api import Prometheus
-from pyrometer.collect.prometheus.follow import Following
+from pyrometer.collect.prometheus.follow import PrometheusPoller
 from pyrometer.collect.prometheus.kube_state import GPU_REQUESTS
 from pyrometer.collect.source import SourceError
 from pyrometer.collect.trackers.mlflow import Mlflow
@@ -129,18 +129,18 @@ class Sources:
         if prometheus is not None:
             ranges = ReadRanges(core.store, prometheus.url)
             since_ms = max((to_ms for _, to_ms in ranges.read()), default=time.time_ns() // 1_000_000)
-            following = Following(prometheus, self._dcgm(), since_ms)
+            following = PrometheusPoller(prometheus, self._dcgm(), since_ms)
             found.append(TelemetryIngest(core.store, core.lock, following, holders, covered=ranges.add, disk=core.disk))
         finds = self.collector is not None and self._prometheus is None and core.settings.find_exporters == "yes"
         if self._exporter_urls or finds:
             scrapes = Scrapes(
                 lambda: self._gpu_exporters(find=finds),
-                of_gpus(self._dcgm()),
+                gpu_exporters(self._dcgm()),
                 interval_s=core.settings.scrape_interval_s,
             )
             found.append(TelemetryIngest(core.store, core.lock, scrapes, holders, disk=core.disk))
         if finds:
-            machines = of_machines(NodeExporters(core.nodes.uid_of))
+            machines = node_exporters(NodeExporters(core.nodes.uid_of))
             scrapes = Scrapes(self._node_exporters, machines, interval_s=NODE_EXPORTERS_EVERY_S)
             found.append(TelemetryIngest(core.store, core.lock, scrapes, holders, disk=core.disk))
         return found

@@ -86,7 +86,7 @@ class _Body:
 
     def __init__(self, path: Path, received: OtlpBody, arrived_s: float) -> None:
         self.path = path
-        self.messages = received.said
+        self.messages = received.messages
         self.body_bytes = received.body_bytes
         self.sampled = bool(received.samples)
         self.arrived_s = arrived_s

@@ -17,7 +17,7 @@ from typing import Any
 from pyrometer.collect.source import SourceError
 from pyrometer.collect.trackers import wandb
 from pyrometer.collect.trackers.common import MLFLOW, WANDB, TrackedPoint, TrackedRun
-from pyrometer.collect.trackers.mlflow import Curves, Mlflow, newer_than
+from pyrometer.collect.trackers.mlflow import CurveReader, Mlflow, newer_than
 from pyrometer.identify.runs.tracker_runs import EVENT, LATE_MS, Joiner, TrackerContext
 from pyrometer.model.records import Allocation, Metric, Node, Pod, Run, Workload
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
@@ -175,7 +175,7 @@ def read_wandb(path: Path, tracking: TrackedRunWriter, progress: Callable[[int, 
 
 async def read_mlflow(mlflow: Mlflow, tracking: TrackedRunWriter, progress: Callable[[int, int], None]) -> int:
     """Reads all runs of a tracking server. Returns how many there are."""
-    curves = Curves(mlflow)
+    curves = CurveReader(mlflow)
     found = [one async for one in mlflow.search(await mlflow.experiments())]
     for number, one in enumerate(found, 1):
         tracking.add(one.run, await curves.points(one))
@@ -196,7 +196,7 @@ class MlflowFollower:
         self.looks = 0
         self.tracking = TrackedRunWriter(store, local=False)
         self._mlflow = mlflow
-        self._curves = Curves(mlflow)
+        self._curves = CurveReader(mlflow)
         self._ended: dict[str, tuple[int | None, int]] = {}  # runs that were read completely: end, count of metrics
         self._warned: set[str] = set()  # ambiguous runs that were logged
         self._mark = f"mlflow_read_until {mlflow.uri}"
@@ -232,7 +232,7 @@ class MlflowFollower:
         except SourceError:
             raise  # what was read so far is kept and written later
         except Exception:
-            self._curves, self._ended = Curves(self._mlflow), {}
+            self._curves, self._ended = CurveReader(self._mlflow), {}
             raise
 
     async def _look(self) -> None:
