@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +12,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from pyrometer.agent import xid_watch
 from pyrometer.agent.nvml import ACTIVITY, ENERGY, HEALTH, INSTANCE, Nvml, NvmlError
-from pyrometer.agent.xid_watch import XidWatch
 from tests.support.nvml_library import LOST, NOT_SUPPORTED, Answers
 
 EVERYTHING = (*ACTIVITY, *ENERGY, *HEALTH)
@@ -92,40 +89,6 @@ def test_gpu_read_omits_blank_values(answers: Answers, key: str, blank: int, nam
     answers.set(**{f"0.{key}": blank})
     with opened() as nvml:
         assert set(READINGS) - set(nvml.gpus[0].read(EVERYTHING)) == {name}
-
-
-def test_profiler_averages_since_previous_reading(answers: Answers) -> None:
-    with opened() as nvml:
-        (gpu,) = nvml.gpus
-        assert gpu.profile() == {}  # nothing to compare with
-        assert gpu.profile() == pytest.approx(
-            {
-                "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.93,
-                "DCGM_FI_PROF_SM_ACTIVE": 0.82,
-                "DCGM_FI_PROF_SM_OCCUPANCY": 0.315,
-                "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.25,
-                "DCGM_FI_PROF_DRAM_ACTIVE": 0.42,
-                "DCGM_FI_PROF_PCIE_TX_BYTES": 12 * 2**20,
-                "DCGM_FI_PROF_PCIE_RX_BYTES": 3.5 * 2**20,
-                "DCGM_FI_PROF_NVLINK_TX_BYTES": 2**31,
-                "DCGM_FI_PROF_NVLINK_RX_BYTES": 2**30,
-            }
-        )
-        answers.set(**{"0.gpm.2": "nan", "0.gpm.60": None, "0.gpm.10": 3})
-        changed = gpu.profile()
-        assert changed["DCGM_FI_PROF_DRAM_ACTIVE"] == pytest.approx(0.03)
-        assert not {"DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_NVLINK_RX_BYTES"} & set(changed)
-
-
-def test_profiler_restarts_average_after_failed_sample(answers: Answers) -> None:
-    with opened() as nvml:
-        (gpu,) = nvml.gpus
-        gpu.profile()
-        answers.set(**{"0.gpm.sample": "!999"})
-        assert gpu.profile() == {}
-        answers.set(**{"0.gpm.sample": None})
-        assert gpu.profile() == {}
-        assert gpu.profile()
 
 
 def test_gpu_without_profiling_support_reads_other_metrics(answers: Answers) -> None:
@@ -213,23 +176,6 @@ def test_list_instances_tracks_changes(answers: Answers) -> None:
         nvml.list_instances()
         assert nvml.instances == [three]  # the same one, with its counters
         assert two.profile() == {}
-
-
-def test_xid_watch_reports_xid_of_its_gpu(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers.set(count=3)
-    answers.add(1)
-    answers.add(2)
-    answers.set(**{"2.events": NOT_SUPPORTED})
-    reported = threading.Semaphore(0)
-    monkeypatch.setattr(xid_watch, "WAIT_MS", 20)  # so that it ends soon
-    with opened() as nvml:
-        watch = XidWatch(nvml.gpus, on_xid=lambda uuid, xid: reported.release())
-        assert watch.last == {"GPU-00000000": 0, "GPU-00000001": 0}  # the third one cannot report any
-        answers.set(**{"xid.1": "1 48", "xid.2": "1 79"})
-        assert reported.acquire(timeout=10)
-        assert reported.acquire(timeout=10)
-        assert watch.last == {"GPU-00000000": 0, "GPU-00000001": 79}
-        watch.close()
 
 
 @pytest.mark.parametrize(

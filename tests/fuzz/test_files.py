@@ -169,7 +169,7 @@ def test_whatever_mlflow_answers(answer, status):
         mlflow = _answering(Mlflow, body, status)
         experiments = await mlflow.experiments()
         curves = CurveReader(mlflow)
-        async for found in mlflow.search(experiments or {"0": "sft"}, most=5):
+        async for found in mlflow.search(experiments or {"0": "sft"}, max_runs=5):
             assert all(isinstance(point.value, float) for point in await curves.points(found))
 
     try:

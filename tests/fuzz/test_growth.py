@@ -96,7 +96,7 @@ def test_labels_of_remote_write_are_forgotten():
 
     sent(0)
     assert peak_bytes(lambda: [sent(first) for first in range(20, 1_000, 20)]) < 8 * MIB
-    assert len(reader._places) < 200
+    assert len(reader._addresses) < 200
 
 
 def test_labels_and_names_of_an_exporter_are_forgotten():

@@ -51,7 +51,7 @@ def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known
     [
         (("import", "mlflow", "sqlite:///mlflow.db"), 1, "is not the URL of an MLflow tracking server"),
         (("import", "wandb", "nowhere"), 2, "nowhere does not exist"),
-        (("import", "wandb", "."), 1, "has no folders run-DATE-ID"),
+        (("import", "wandb", "."), 1, "has no Weights & Biases folders run-DATE-ID"),
         (("import", "openb", "nowhere"), 2, "nowhere does not exist"),
     ],
 )

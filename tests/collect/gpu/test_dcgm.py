@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyrometer.collect.gpu.dcgm import Dcgm, measure_of, slot_address_of
 from pyrometer.collect.gpu.device import DeviceUse
 from pyrometer.collect.gpu.samples import COLUMNS
-from pyrometer.collect.gpu.slot_watch import WORKS_AGAIN_MS, SlotSighting, SlotWatch
+from pyrometer.collect.gpu.slot_watch import WORKS_AGAIN_MS
 from pyrometer.collect.prometheus.exposition import ExpositionReader
 from pyrometer.collect.source import Delivery
 from pyrometer.identify.gpus.gpu_models import near_idle_power_w
@@ -612,30 +612,3 @@ def test_every_used_metric_name_has_a_measure():
     assert "DCGM_FI_DEV_MEM_COPY_UTIL" in OLD
     assert measure_of("DCGM_FI_DEV_MEM_COPY_UTIL") is None
     assert len(known) == 24
-
-
-class ThoroughSlotWatch(SlotWatch):
-    """One that takes no sighting for what is known."""
-
-    def _is_as_before(self, sighting):
-        return False
-
-
-BOARDS = st.sampled_from([(), (("GPU-a", "H100"),), (("GPU-b", "H100"),), (("GPU-a", "H100"), ("GPU-b", None))])
-SIGHTINGS = st.builds(
-    SlotSighting,
-    st.sampled_from(["a", "b"]),
-    st.integers(0, 1),
-    st.integers(0, 4).map(lambda n: n * WORKS_AGAIN_MS),
-    BOARDS,
-    st.sampled_from([None, 0, 13, 79]),
-    st.booleans(),
-)
-
-
-@given(st.lists(st.lists(SIGHTINGS, max_size=6), max_size=5))
-def test_slot_watch_shortcut_equals_full_comparison(batches):
-    """Late or not, in whatever order: slots of which all sightings say what is known need not be looked at."""
-    quick, thorough = SlotWatch(), ThoroughSlotWatch()
-    for sightings in batches:
-        assert quick.take(sightings) == thorough.take(sightings)

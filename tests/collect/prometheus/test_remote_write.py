@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import struct
-from collections import Counter
 
 import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.collect.gpu import whole_scrapes
 from pyrometer.collect.gpu.dcgm import Dcgm, measure_of, slot_address_of
-from pyrometer.collect.gpu.samples import Values
-from pyrometer.collect.gpu.whole_scrapes import WholeScrapes
 from pyrometer.collect.prometheus import exposition, remote_write
 from pyrometer.collect.prometheus.remote_write import (
     NO_DEVICE,
@@ -37,7 +32,7 @@ NODE_B = [Gpu(0, host="node-b", gpu_util=100, sm_active=0, graphics=0, tensor=0,
 
 
 def records(samples):
-    """What is written down of values, in one order."""
+    """The records of values, in one order."""
     return sorted(map(repr, Dcgm(lambda host: None, near_idle_power_w).take(list(samples)).records))
 
 
@@ -156,14 +151,13 @@ def series_in_form(labels, samples, form, samples_first):
 
 
 def contents(received):
-    """What there is in a body, in one order."""
+    """The contents of a body, in one order."""
     return sorted((measure, repr(place), value, t) for measure, place, value, t in received.samples), received.left_out
 
 
 @given(st.lists(st.lists(SERIES, max_size=8), min_size=1, max_size=4))
 def test_remote_write_fast_path_equals_general_path(bodies):
-    """Whatever comes, in whatever order, new or known: a reader that meets series again and again says what one says
-    that reads each by itself, as it has to where samples are before labels."""
+    """A reader that knows series from earlier bodies gives the same values as a new one, for any series."""
     quick = RemoteWriteReader()
     for series in [*bodies, *bodies[::-1], *(one[::-1] for one in bodies)]:
         general = RemoteWriteReader()
@@ -270,52 +264,6 @@ class TestNoBody:
         for _ in range(data.draw(st.integers(1, 4))):
             body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
         assert taken(packed(bytes(body))) <= len(series)
-
-
-@given(st.randoms(use_true_random=False), st.integers(1, 40), st.sampled_from([1, 30, 10**6]))
-def test_whole_scrapes_reassemble_any_pieces(chance: random.Random, piece, batch_size):
-    """Cut anywhere, in any order, with some samples repeated."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole_scrapes, "VALUES_PER_BATCH", batch_size)
-        _in_pieces(chance, piece)
-
-
-def _in_pieces(chance: random.Random, piece: int) -> None:
-    whole = [
-        sample
-        for scrape in range(3)
-        for sample in read(body_of(series_of(NODE_A + NODE_B, NOW_MS + 15_000 * scrape))).samples
-    ]
-    sent = whole + chance.sample(whole, 10)
-    chance.shuffle(sent)
-    scrapes = WholeScrapes()
-    for begin in range(0, len(sent), piece):
-        scrapes.add(Values.of(sent[begin : begin + piece]), arrived_s=begin)
-    assert scrapes.waiting == len(sent)
-    batches = [list(batch) for batch in scrapes.take(before_s=len(sent))]
-    settled = [sample for batch in batches for sample in batch]
-    assert records(settled) == records(whole)
-    assert Counter(settled) == Counter(sent)
-    for batch in batches:
-        assert [sample[3] for sample in batch] == sorted(sample[3] for sample in batch)
-    in_batches = [{(place.hosts[0], time_ms) for _, place, _, time_ms in batch} for batch in batches]
-    assert sum(map(len, in_batches)) == len(set().union(*in_batches))  # no scrape is in two of them
-    assert (scrapes.waiting, scrapes.take(before_s=float("inf"))) == (0, [])
-
-
-def test_whole_scrapes_wait_from_first_piece():
-    first = list(read(body_of(series_of(NODE_A, NOW_MS))).samples)
-    second = read(body_of(series_of(NODE_A, NOW_MS + 15_000))).samples
-    scrapes = WholeScrapes()
-    scrapes.add(Values.of(first[:5]), arrived_s=10)
-    scrapes.add(second, arrived_s=11)
-    scrapes.add(Values.of(first[5:]), arrived_s=12)
-    assert scrapes.take(before_s=10) == []
-    (settled,) = scrapes.take(before_s=10.5)
-    assert list(settled) == first
-    assert scrapes.waiting == len(second)
-    (settled,) = scrapes.take(before_s=11.5)
-    assert list(settled) == list(second)
 
 
 @pytest.mark.parametrize("bad", [b"\x0a\xff", b"\x12\x01\x09", b"\x0a\x04\x0a\x02\xff\xff", b"\xff" * 20])

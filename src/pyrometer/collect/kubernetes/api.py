@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 import msgspec
+import yaml
 from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SERVICE_ACCOUNT, KubeConfig, SingleConfig
 from lightkube.config.models import User
@@ -111,7 +112,7 @@ def connect(context: str | None = None, *, environment: Mapping[str, str] | None
         inside = KubeConfig.from_service_account().get()
         assert inside is not None  # noqa: S101
         return Api(inside)
-    except (ConfigError, KeyError, TypeError, ValueError, msgspec.ValidationError, OSError) as error:
+    except (ConfigError, yaml.YAMLError, KeyError, TypeError, ValueError, msgspec.ValidationError, OSError) as error:
         raise SourceError(f"The kubeconfig {', '.join(map(str, paths))} cannot be used: {error_text(error)}.") from None
 
 
