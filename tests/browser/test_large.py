@@ -14,7 +14,7 @@ def test_ten_thousand_cells_each_say_whose_they_are(looking, large_url):
     assert page.locator(".tip b").inner_text().startswith("GPU ")
     page.locator("#cells").focus()
     page.keyboard.press("End")
-    assert page.locator("#cell-said").inner_text().startswith("GPU ")
+    assert page.locator("#cell-description").inner_text().startswith("GPU ")
 
 
 def test_every_page_shows_ten_thousand_gpus(looking, large_url):

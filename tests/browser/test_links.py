@@ -133,7 +133,7 @@ def test_of_a_run_with_steps_and_data(looking, trained_url):
 def test_a_gpu_without_a_training_run_leads_to_its_workload(looking, night_url):
     one = looking(night_url)
     page = one.at("/cluster?at=2026-10-09T01:00:00Z")
-    cells, said = page.locator("#cells"), page.locator("#cell-said")
+    cells, said = page.locator("#cells"), page.locator("#cell-description")
     cells.focus()
     for _ in range(304):
         page.keyboard.press("ArrowRight")

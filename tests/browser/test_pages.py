@@ -34,9 +34,9 @@ class TestBurn:
     def test_it_says_what_burned_and_why_and_leads_on(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/")
-        assert page.locator("h1").inner_text() == "$12,136 burned, $1,839 of it wasted"
+        assert page.locator("h1").inner_text() == "$12,136 burned, $1,839 wasted"
         one.drawn("Dollars per hour by state")
-        one.drawn("From the bill to useful training: the bill $12,136")
+        one.drawn("From total cost to useful training: total cost $12,136")
         one.drawn("Teams and experiments")
         one.keep("burn")
         first = page.locator(".finding").first
@@ -179,7 +179,7 @@ class TestExperiments:
         assert again.drawn("loss of 2 runs against step").count() == 1
         worth = answered(night_url, "worth?experiment=lr-sweep&target=3")
         front = [row for row in worth["runs"] if row["pareto"]]
-        assert page.get_by_text(f"{len(front)} on the front").is_visible()
+        assert page.get_by_text(f"{len(front)} on the Pareto front").is_visible()
 
 
 class TestRun:
@@ -193,7 +193,7 @@ class TestRun:
         chart.evaluate("(plot) => Plotly.relayout(plot, {'xaxis.range': ['2026-10-08 23:30', '2026-10-09 00:30']})")
         page.wait_for_url("**from=**")
         assert asked(page)["from"] == "2026-10-08T23:30:00.000Z"
-        ranks = one.drawn("ms a step of each of 48 ranks").evaluate("(plot) => plot.layout.xaxis.range.map(String)")
+        ranks = one.drawn("step time (ms) of each of 48 ranks").evaluate("(plot) => plot.layout.xaxis.range.map(String)")
         assert "23:30" in ranks[0]
         again = looking(night_url)
         again.at(page.url.removeprefix(night_url))
@@ -204,10 +204,10 @@ class TestRun:
     def test_ranks_are_rows_of_a_picture_of_what_one_likes(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/run?run=trainjob-moe-16x7b")
-        one.drawn("ms a step of each of 48 ranks")
-        page.get_by_role("link", name="GPU utilised").click()
+        one.drawn("step time (ms) of each of 48 ranks")
+        page.get_by_role("link", name="GPU utilization").click()
         page.wait_for_url("**heat=gpu_util**")
-        one.drawn("GPU utilised of each of 48 ranks")
+        one.drawn("GPU utilization of each of 48 ranks")
 
     def test_a_workload_with_one_run_leads_there_and_nobody_has_to_wait_for_what_they_left(self, looking, night_url):
         one = looking(night_url)
@@ -251,7 +251,7 @@ class TestStep:
         rows = chart.evaluate("(plot) => plot._fullLayout.yaxis._categories")
         assert rows == [f"rank {rank['rank']}" for rank in trace["ranks"]]
         assert page.get_by_text(f"critical path of rank {trace['critical_path'][0]['rank']}").is_visible()
-        page.locator("#less-slow").click()
+        page.locator("#faster").click()
         one.shown()
         assert page.locator("h1 b").inner_text() == str(slowest[1]["step"])
         page.locator("#slower").click()
@@ -267,7 +267,7 @@ class TestStep:
 
     def test_a_step_without_a_trace_names_its_neighbours(self, looking, trained_url):
         page = looking(trained_url).at(f"/step?run={RUN}&step=33")
-        assert page.get_by_text("Traced near it").is_visible()
+        assert page.get_by_text("Nearest traced steps").is_visible()
 
 
 class TestLineage:
@@ -308,7 +308,7 @@ class TestCluster:
         one.shown()
         cells = page.locator("#cells")
         cells.focus()
-        said = page.locator("#cell-said")
+        said = page.locator("#cell-description")
         for _ in range(300):
             page.keyboard.press("ArrowRight")
             if "hang" in said.inner_text():
@@ -342,7 +342,7 @@ class TestChargeback:
     def test_the_file_says_what_the_page_says(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/chargeback")
-        one.drawn("What each day cost")
+        one.drawn("Cost per day")
         one.keep("chargeback")
         assert page.locator("tfoot").inner_text().split()[-3] == "$12,136.32"
         with page.expect_download() as started:
@@ -350,7 +350,7 @@ class TestChargeback:
         rows = list(csv.DictReader(io.StringIO(started.value.path().read_text())))
         assert sum(int(row["usd_micro"]) for row in rows) == 12_136_320_000
         with page.expect_download() as started:
-            page.get_by_role("link", name="FOCUS 1.2").click()
+            page.get_by_role("link", name="FOCUS 1.2", exact=True).click()
         focus = list(csv.DictReader(io.StringIO(started.value.path().read_text())))
         assert round(sum(float(row["BilledCost"]) for row in focus), 2) == 12136.32
 
@@ -378,7 +378,7 @@ def test_every_page_fits_and_is_kept_as_a_picture(looking, night_url, path, widt
 def test_light_or_dark_as_one_likes_it_and_it_stays(looking, night_url):
     one = looking(night_url)
     page = one.at("/experiments")
-    page.get_by_role("button", name="Light or dark").click()
+    page.get_by_role("button", name="Switch theme").click()
     one.shown()
     page.reload()
     one.shown()

@@ -27,8 +27,8 @@ def refused(one, *statuses):
 def test_empty(looking, empty_url, path):
     one = looking(empty_url)
     page = one.at(path)
-    assert page.locator("h1").inner_text() == "Nothing burned yet"
-    assert "fills by itself" in page.locator("main").inner_text()
+    assert page.locator("h1").inner_text() == "No data yet"
+    assert "updates automatically" in page.locator("main").inner_text()
     if path == "/":
         one.keep("empty")
     refused(one, 409)
@@ -68,7 +68,7 @@ def test_a_server_that_goes_away_is_missed_and_found_again(looking, tmp_path: Pa
         page = one.at("/?all=1")
         page.locator(".is-live, .is-behind").wait_for()
         shown = page.locator("h1").inner_text()
-    page.get_by_text("Not connected").wait_for()
+    page.get_by_text("Disconnected").wait_for()
     assert page.locator("h1").inner_text() == shown  # what was there stays
     one.complaints.clear()
 

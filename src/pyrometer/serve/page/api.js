@@ -9,8 +9,8 @@ export class Refused extends Error {
 
 const WINDOW = ["last", "since", "until", "month", "all", "tz", "price", "team", "experiment"];
 
-/** What is asked at a place: its window and filters, and more; what is null there is not asked. */
-function asked(at, more) {
+/** The parameters of a request: the time range and filters of the address, and more. Null removes one. */
+function parametersOf(at, more) {
   const parameters = new URLSearchParams();
   for (const [name, value] of [...WINDOW.map((name) => [name, at.get(name)]), ...Object.entries(more)]) {
     if (value === null || value === undefined || value === "") parameters.delete(name);
@@ -19,15 +19,15 @@ function asked(at, more) {
   return parameters;
 }
 
-/** The answer to a question, in the window and with the filters of this place. */
+/** The answer to a question, with the time range and filters of the address. */
 export async function ask(what, at, more = {}) {
-  return fetched(`/api/v1/${what}?${asked(at, {...more, stale: "ok"})}`, {signal: at.signal});
+  return fetched(`/api/v1/${what}?${parametersOf(at, {...more, stale: "ok"})}`, {signal: at.signal});
 }
 
-/** Where the file of a question can be had. */
-export const fileOf = (format, at, more = {}) => `/api/v1/export/${format}?${asked(at, more)}`;
+/** The URL of an answer as a file. */
+export const fileOf = (format, at, more = {}) => `/api/v1/export/${format}?${parametersOf(at, more)}`;
 
-/** JSON from a path; what the server refuses is its own sentence. A server that is busy is asked again. */
+/** JSON from a path. Errors have the server's text. Retries while the server is busy. */
 export async function fetched(path, options = {}, tries = 4) {
   let answer;
   try {
@@ -41,7 +41,7 @@ export async function fetched(path, options = {}, tries = 4) {
     return fetched(path, options, tries - 1);
   }
   const body = answer.status === 204 ? null : await answer.json().catch((error) => {
-    if (error.name === "AbortError") throw error; // the page was left: that is no answer
+    if (error.name === "AbortError") throw error; // the page was left
     return null;
   });
   if (!answer.ok) throw new Refused(answer.status, body?.error ?? `The server answered ${answer.status}.`);
@@ -54,7 +54,7 @@ export const session = {
   end: () => fetched("/api/v1/session", {method: "DELETE", headers: {"Content-Type": "application/json"}}),
 };
 
-/** Calls back when the ledger has changed, a slow answer is there, or the connection has come or gone. */
+/** Calls back when the ledger changes, a slow answer is ready, or the connection opens or closes. */
 export function listen({ledger, answer, connected}) {
   const source = new EventSource("/api/v1/live");
   source.addEventListener("ledger", (event) => ledger(JSON.parse(event.data)));

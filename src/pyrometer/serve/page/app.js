@@ -1,4 +1,4 @@
-// The frame of every page: who is here, which page, which time, which filters, and what is live.
+// The frame of every page: navigation, time range, filters, user, and freshness of the data.
 
 import {fetched, listen, Refused, session} from "./api.js";
 import {forget} from "./chart.js";
@@ -6,7 +6,7 @@ import {h} from "./dom.js";
 import {clock, day, exactly, when, zoneName} from "./format.js";
 import {learn, ledgerEnd, ofLedger} from "./freshness.js";
 import {begin, settle} from "./parts.js";
-import {go, Place, windowOf, withWindow, withoutSubject} from "./place.js";
+import {go, PageAddress, windowOf, withWindow, withoutSubject} from "./place.js";
 
 const PAGES = [
   {path: "/", name: "Burn", module: "burn", usual: "Last 12 hours"},
@@ -28,16 +28,16 @@ const top = document.getElementById("top"), main = document.getElementById("main
 let controller = new AbortController();
 let who = null;
 let live = {on: true, connected: false, revision: null};
-let drawnFor = null; // how fresh the data was when the page was drawn: "now" may have become wrong since
+let drawnFor = null; // the freshness of the data when the page was drawn
 
-// -- what is shown ----------------------------------------------------------------------------------------------------
+// -- the current page ----------------------------------------------------------------------------------------------------
 
 async function show({refresh = false} = {}) {
   controller.abort();
   controller = new AbortController();
-  const place = new Place(location.href, controller.signal, who?.team);
+  const place = new PageAddress(location.href, controller.signal, who?.team);
   const page = PAGES.find((one) => one.path === place.path);
-  if (!page) return failed(new Refused(404, `There is no page ${place.path} here.`));
+  if (!page) return failed(new Refused(404, `Page ${place.path} not found.`));
   if (!refresh) {
     delete main.dataset.shown;
     frame(place, page);
@@ -67,10 +67,13 @@ async function show({refresh = false} = {}) {
   }
 }
 
-/** Which address is shown: the one above, as soon as everything but its slow parts is there. */
+/** Marks the current address as shown. Slow parts may still be loading. */
 function arrived() {
   main.dataset.shown = location.pathname + location.search;
 }
+
+const TITLES = {0: "Server not reachable", 400: "Invalid request", 403: "Access denied", 404: "Not found"};
+const titleOf = (error) => TITLES[error.status] ?? "Page not available";
 
 function failed(error, refresh = false) {
   if (error.status === 401) return signIn(error.message);
@@ -78,28 +81,28 @@ function failed(error, refresh = false) {
   if (!(error instanceof Refused)) console.error(error);
   const empty = error.status === 409;
   main.replaceChildren(h("div.trouble", {role: "alert"},
-    h("h1", {}, empty ? "Nothing burned yet" : "That did not work"),
+    h("h1", {}, empty ? "No data yet" : titleOf(error)),
     h("p", {}, error.message),
-    empty ? h("p.soft", {}, "As soon as a cluster, an exporter or a training run is heard of, this page fills by itself.") : null,
+    empty ? h("p.soft", {}, "This page updates automatically when a cluster, a GPU exporter or a training run reports data.") : null,
     h("button", {type: "button", onclick: () => show()}, "Try again")));
   arrived();
 }
 
 function signIn(reason) {
   const token = h("input", {type: "password", id: "token", name: "token", autocomplete: "current-password", required: true, spellcheck: "false"});
-  const said = h("p.alarm", {role: "alert"});
+  const problem = h("p.alarm", {role: "alert"});
   main.replaceChildren(h("form.sign-in", {onsubmit: async (event) => {
     event.preventDefault();
     try {
       await session.begin(token.value);
       await start();
     } catch (error) {
-      said.textContent = error.message;
+      problem.textContent = error.message;
       token.select();
     }
   }}, h("h1", {}, "Sign in"),
-    h("p.soft", {}, "With a token of this server: ", h("code", {}, "pyrometer token create NAME --role viewer")),
-    h("label", {for: "token"}, "Token"), token, said, h("button.primary", {type: "submit"}, "Sign in")));
+    h("p.soft", {}, "Create a token on the server: ", h("code", {}, "pyrometer token create NAME --role viewer")),
+    h("label", {for: "token"}, "Token"), token, problem, h("button.primary", {type: "submit"}, "Sign in")));
   top.replaceChildren(h("div.bar", {}, brand()));
   token.focus();
   arrived();
@@ -113,14 +116,14 @@ function frame(place, page) {
   const nav = h("nav", {"aria-label": "Pages"}, PAGES.filter((one) => !one.hidden).map((one) =>
     h("a", {href: place.to(one.path), "aria-current": one.path === place.path || one.path === page.within ? "page" : null}, one.name)));
   top.replaceChildren(h("div.bar", {}, brand(), nav, h("div.tools", {}, h("span", {id: "live"}), themeButton(), person())),
-    h("div.bar.choices", {role: "group", "aria-label": "What is shown"}, range(place, page), page.single ? null : filters(place)));
+    h("div.bar.choices", {role: "group", "aria-label": "Filters"}, range(place, page), page.single ? null : filters(place)));
   frameLive();
 }
 
 function range(place, page) {
   const chosen = windowOf(place);
   const own = chosen.since || chosen.until ? "own" : chosen.all ? "all" : chosen.month ? "month" : chosen.last ?? "";
-  const options = [["", `${page.usual} (default)`], ...RANGES, ["all", "Everything"], ["own", chosen.since ? said(chosen) : "From … to …"]];
+  const options = [["", `${page.usual} (default)`], ...RANGES, ["all", "Everything"], ["own", chosen.since ? rangeText(chosen) : "Custom range"]];
   if (chosen.month) options.push(["month", chosen.month]);
   if (chosen.last && !RANGES.some(([value]) => value === chosen.last)) options.push([chosen.last, `Last ${chosen.last}`]);
   const fields = h("form.own", {hidden: own !== "own", onsubmit: (event) => {
@@ -136,11 +139,11 @@ function range(place, page) {
   }}, options.map(([value, text]) => h("option", {value, selected: value === own}, text))), fields);
 }
 
-/** Another time range: the minute that was shown need not be in it. */
+/** Changes the time range, and drops the shown minute, which the new range may not contain. */
 const inWindow = (window) => ({...withWindow(window), at: null});
 const localised = (text) => (text ?? "").replace(" ", "T").replace(/(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?$/, (all, ...groups) => (groups[0] && (text.match(/:/g) ?? []).length < 2 ? groups[0] : ""));
-const moment = (text) => (/T.*Z$/.test(text) ? when(text) : text); // what a chart wrote; what people wrote stays
-const said = ({since, until}) => `${since ? moment(since) : "the beginning"} – ${until ? moment(until) : "the latest data"}`;
+const moment = (text) => (/T.*Z$/.test(text) ? when(text) : text); // reformats times from charts, and keeps typed ones
+const rangeText = ({since, until}) => `${since ? moment(since) : "the beginning"} – ${until ? moment(until) : "the latest data"}`;
 
 function filters(place) {
   return ["team", "experiment"].map((name) => {
@@ -160,7 +163,7 @@ function filters(place) {
 
 function themeButton() {
   const now = () => document.documentElement.style.colorScheme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  return h("button.plain", {type: "button", id: "theme", title: "Light or dark", "aria-label": "Light or dark", onclick: () => {
+  return h("button.plain", {type: "button", id: "theme", title: "Switch theme", "aria-label": "Switch theme", onclick: () => {
     const next = now() === "dark" ? "light" : "dark";
     document.documentElement.style.colorScheme = next;
     localStorage.setItem("theme", next);
@@ -178,13 +181,13 @@ function person() {
   return h("span.person", {title: who.role}, who.name, who.team ? ` · ${who.team}` : "", out);
 }
 
-// -- what is live -----------------------------------------------------------------------------------------------------
+// -- freshness -----------------------------------------------------------------------------------------------------
 
-/** The chip: how far the data is behind the clock, unless the page is paused or has lost its server. */
+/** The chip: how far the data is behind the clock, unless the page is paused or disconnected. */
 function frameLive() {
   const frame = document.getElementById("live"), to = ledgerEnd();
   if (!frame) return;
-  const {kind, text} = !live.on ? {kind: "paused", text: "Paused"} : live.connected ? ofLedger() : {kind: "lost", text: "Not connected"};
+  const {kind, text} = !live.on ? {kind: "paused", text: "Paused"} : live.connected ? ofLedger() : {kind: "lost", text: "Disconnected"};
   const end = to ? ` ${kind === "recorded" ? "until " : ""}${(day(to) === day(Date.now()) ? clock : when)(to)} ${zoneName()}` : "";
   if (frame.dataset.shown === text + end) return;
   frame.dataset.shown = text + end;
@@ -199,7 +202,7 @@ function frameLive() {
   button.replaceChildren(h("span.dot", {"aria-hidden": "true"}), text, h("small", {}, end));
 }
 
-/** The clock goes on without news: the chip, and what a page calls "now", follow it. */
+/** Updates the chip when time passes without new data, and the page when "now" becomes wrong. */
 function tick() {
   frameLive();
   if (live.on && drawnFor !== null && drawnFor !== ofLedger().kind) later();
@@ -226,7 +229,7 @@ function follow() {
   });
 }
 
-/** Draws anew, but not more often than it takes, and not while nobody looks or somebody types. */
+/** Draws the page again soon. Waits while it is hidden or the user types. */
 function later() {
   if (due) return;
   due = setTimeout(async () => {
@@ -237,7 +240,7 @@ function later() {
   }, 500);
 }
 
-// -- moving about -----------------------------------------------------------------------------------------------------
+// -- navigation -----------------------------------------------------------------------------------------------------
 
 document.addEventListener("click", (event) => {
   const anchor = event.target.closest?.("a[href]");
@@ -252,7 +255,7 @@ document.addEventListener("click", (event) => {
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName)) return;
   const page = PAGES.filter((one) => !one.hidden)[Number(event.key) - 1];
-  if (page) go(new Place(location.href).to(page.path));
+  if (page) go(new PageAddress(location.href).to(page.path));
 });
 
 let path = null;

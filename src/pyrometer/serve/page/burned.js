@@ -1,6 +1,6 @@
-// What the pages about money share: figures of an answer of `burn`, its states over time and as a table.
+// Tiles, chart and table of a `burn` answer, for the pages about cost.
 
-import {chart, colour, dragged} from "./chart.js";
+import {chart, color, dragged} from "./chart.js";
 import {h, nothing, section, state, tile} from "./dom.js";
 import {minutesOf, momentOf} from "./freshness.js";
 import {hours, number, share, unwall, usdMicro, wall, when} from "./format.js";
@@ -12,37 +12,37 @@ import {table} from "./table.js";
 export const sum = (rows, family, key = "usd_micro") => rows.filter((row) => row.family === family).reduce((all, row) => all + (row[key] ?? 0), 0);
 
 /**
- * What an answer counts in: dollars if anything is priced, GPU time otherwise. `said` words an amount, `of` converts it for a chart.
- * A share that stands beside an amount is a share of the same thing; where that is time, `basis` says so.
+ * The unit of an answer: dollars if anything is priced, GPU time otherwise. `format` writes an amount, `of` converts it for a chart.
+ * A share next to an amount uses the same unit. `basis` names it when it is GPU time.
  */
 export function measured(total) {
   const priced = total.usd_micro !== null;
   return priced
-    ? {key: "usd_micro", of: (value) => value / 1e6, said: usdMicro, unit: "$", basis: null}
-    : {key: "gpu_ms", of: (value) => value / 3.6e6, said: (value) => `${hours(value / 3.6e6)} GPU-h`, unit: "", basis: "of GPU time"};
+    ? {key: "usd_micro", of: (value) => value / 1e6, format: usdMicro, unit: "$", basis: null}
+    : {key: "gpu_ms", of: (value) => value / 3.6e6, format: (value) => `${hours(value / 3.6e6)} GPU-h`, unit: "", basis: "of GPU time"};
 }
 
 /** The amount of a row and its share of the whole, as a tile. */
 export function shareTile(name, amount, total, more = null, alarming = false) {
-  const {key, said, basis} = measured(total);
-  return tile(name, share(amount, total[key]), [[basis, said(amount)].filter(Boolean).join(" · "), more], alarming);
+  const {key, format, basis} = measured(total);
+  return tile(name, share(amount, total[key]), [[basis, format(amount)].filter(Boolean).join(" · "), more], alarming);
 }
 
-/** What was wasted: how much of it, and, once `why` has answered, how much of that its findings explain. */
+/** The waste, and once `why` has answered, the part that findings explain. */
 export function wastedTile(burn, why, key) {
-  const {key: unit, said} = measured(burn.total);
+  const {key: unit, format} = measured(burn.total);
   const waste = sum(burn.states, "waste", unit);
-  const split = waste ? later(key, why, ({waste: {explained, unexplained}}) => [`${said(explained[unit] ?? 0)} explained by findings, ${said(unexplained[unit] ?? 0)} unexplained`], "Looking for causes…") : null;
+  const split = waste ? later(key, why, ({waste: {explained, unexplained}}) => [`${format(explained[unit] ?? 0)} explained by findings, ${format(unexplained[unit] ?? 0)} unexplained`], "Looking for causes…") : null;
   return shareTile("Wasted", waste, burn.total, split, burn.total[unit] > 0 && waste / burn.total[unit] > 0.1);
 }
 
-/** How fast it burns when the window ends. */
+/** Dollars per hour at the end of the time range. */
 export function rateTile({rate, window}) {
   if (!rate.gpus) return tile(momentOf(rate.to, window), "–", "no GPUs held");
   return tile(momentOf(rate.to, window), rate.usd_micro_per_hour === null ? "–" : `${usdMicro(rate.usd_micro_per_hour)}/h`, rate.usd_micro_per_hour === null ? "no price" : `${usdMicro(rate.wasted_usd_micro_per_hour)}/h wasted`);
 }
 
-/** How many GPUs were held then; of how many, if the answer is about the whole cluster. */
+/** The GPUs held at that time. For the whole cluster, also the total. */
 export const heldTile = ({rate}, whole) => tile(whole ? "GPUs held" : "GPUs", whole ? `${number(rate.held_gpus)} of ${number(rate.gpus)}` : number(rate.held_gpus), minutesOf(rate));
 
 /** The share of GPU time with each kind of evidence. */
@@ -60,8 +60,8 @@ export function overTime(burn, place, key = "burn over time") {
   const amount = (row, name) => (inDollars ? of(row.usd_micro?.[name] ?? 0) / (bucket / 3.6e6) : (row.gpu_ms[name] ?? 0) / bucket);
   const x = rows.map((row) => wall(row.from_ms));
   const traces = used.map(({name}) => ({
-    type: "scatter", mode: "lines", stackgroup: "all", name, x, y: rows.map((row) => amount(row, name)), line: {width: 0.6, color: colour("--paper"), shape: "hv"},
-    fillcolor: colour(`s-${name}`), hovertemplate: inDollars ? "%{y:$,.0f}/h" : "%{y:,.1f} GPUs",
+    type: "scatter", mode: "lines", stackgroup: "all", name, x, y: rows.map((row) => amount(row, name)), line: {width: 0.6, color: color("--paper"), shape: "hv"},
+    fillcolor: color(`s-${name}`), hovertemplate: inDollars ? "%{y:$,.0f}/h" : "%{y:,.1f} GPUs",
   }));
   const choice = h("span.switch.beside", {}, [["dollars", "$/h"], ["gpus", "GPUs"]].map(([value, text]) =>
     h("a", {href: place.href({count: value === "dollars" ? null : value}), "aria-current": (value === "dollars") === inDollars ? "true" : null}, text)));
@@ -82,7 +82,7 @@ export function overTime(burn, place, key = "burn over time") {
   return heading;
 }
 
-/** Shares are of what the answer counts in, the same for all rows. */
+/** All shares use the unit of the answer. */
 export function statesTable({total, states}) {
   const {key, basis} = measured(total);
   return table({caption: "By state", columns: [

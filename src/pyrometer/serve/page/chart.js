@@ -1,4 +1,4 @@
-// Charts by plotly, in the page's colours. A chart that is drawn again keeps its element, and with it zoom and selection.
+// Charts with plotly in the page's colors. A redrawn chart keeps its element, zoom and selection.
 
 import {h} from "./dom.js";
 
@@ -6,7 +6,7 @@ let library = null;
 const kept = new Map();
 
 /**
- * Plotly, loaded when the first chart needs it. To read it a browser stands still for a second, the first time;
+ * Plotly, loaded when the first chart needs it. Parsing it blocks the browser for a second the first time,
  * so figures and tables are painted before.
  */
 function plotly() {
@@ -19,8 +19,8 @@ function plotly() {
   return library;
 }
 
-/** The colour of a CSS class or variable, as it is now. */
-export function colour(name) {
+/** The current color of a CSS class or variable. */
+export function color(name) {
   const probe = h("i", name.startsWith("--") ? {style: {color: `var(${name})`}} : {class: name, style: {color: "var(--c)"}});
   probe.hidden = true;
   document.body.append(probe);
@@ -31,28 +31,28 @@ export function colour(name) {
 
 const HUES = ["#3f86bd", "#dd6b4d", "#2f9a72", "#b58bc9", "#d9a441", "#d25f93", "#6cb592", "#8663bb", "#b8503f", "#9cc7e0"];
 
-/** The colour of the so manieth of several things that are not states. */
+/** The color at an index, for series that are not states. */
 export const hue = (place) => HUES[place % HUES.length];
 
-/** A name as a chart shows it: charts take some markup, and names are none. */
+/** Escapes a name: charts interpret some markup. */
 export const plain = (name) => String(name).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
-/** A colour, seen through. */
-export const faded = (name, opacity) => colour(name).replace(/^rgb\((.*)\)$/, `rgba($1, ${opacity})`);
+/** A color with an opacity. */
+export const faded = (name, opacity) => color(name).replace(/^rgb\((.*)\)$/, `rgba($1, ${opacity})`);
 
 const CONFIG = {displaylogo: false, responsive: true, displayModeBar: false, doubleClick: "reset", scrollZoom: false};
 
 function looks(height) {
-  const soft = colour("--soft"), ink = colour("--ink"), line = colour("--line");
+  const soft = color("--soft"), ink = color("--ink"), line = color("--line");
   return {
     height, autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {family: getComputedStyle(document.body).fontFamily, size: 12, color: soft},
-    margin: {l: 56, r: 12, t: 8, b: 32}, hoverlabel: {bgcolor: colour("--card"), bordercolor: line, font: {color: ink, size: 12}, align: "left"},
+    margin: {l: 56, r: 12, t: 8, b: 32}, hoverlabel: {bgcolor: color("--card"), bordercolor: line, font: {color: ink, size: 12}, align: "left"},
     axis: {separatethousands: true, gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, fixedrange: false, tickfont: {size: 12}},
   };
 }
 
-/** Merges plain objects, the later ones first. */
+/** Merges plain objects. Later ones win. */
 function merged(...objects) {
   const all = {};
   for (const object of objects) {
@@ -65,8 +65,8 @@ function merged(...objects) {
 }
 
 /**
- * A chart. `label` is what it says to those who do not see it, `table` the same numbers as a table.
- * `on` has listeners by their plotly names.
+ * A chart. `label` is its text for screen readers, `table` has the same numbers.
+ * `on` has listeners by the names of plotly's events.
  */
 export function chart(key, {label, traces, layout = {}, height = 300, on = {}, table = null, config = {}}) {
   let figure = kept.get(key);
@@ -93,13 +93,13 @@ export function chart(key, {label, traces, layout = {}, height = 300, on = {}, t
   return h("figure.chart", {}, plot, table ? h("details.numbers", {}, h("summary", {}, "As a table"), lazily(table)) : null);
 }
 
-/** Marks on a chart that came later than it. */
+/** Adds marks to a chart after it was drawn. */
 export function mark(key, shapes, annotations) {
   const figure = kept.get(key);
   figure?.drawn.then(() => figure.plot.isConnected && window.Plotly.relayout(figure.plot, {shapes: [...(figure.plot.layout.shapes ?? []), ...shapes], annotations}));
 }
 
-/** Another chart of the same time goes where this one was dragged to. */
+/** Zooms a second chart to the time range of the first one. */
 export function follow(key, {from, to}) {
   const {plot} = kept.get(key) ?? {};
   if (!plot?.isConnected || !plot.layout) return;
@@ -109,12 +109,12 @@ export function follow(key, {from, to}) {
   } else if (there[0] !== Date.parse(from) || there[1] !== Date.parse(to)) window.Plotly.relayout(plot, {"xaxis.range": [from, to]});
 }
 
-/** A chart needs its width: it is drawn once it is in the page. */
+/** Waits until a chart is in the page, because it needs its width. */
 function attached(element) {
   return element.isConnected ? null : new Promise((done) => requestAnimationFrame(() => done()));
 }
 
-/** A table that is made when somebody opens it. */
+/** A table that is built when the user opens it. */
 function lazily(make) {
   const place = h("div.scroll");
   const opened = new MutationObserver(() => {
@@ -124,13 +124,13 @@ function lazily(make) {
   return place;
 }
 
-/** Forgets the charts of a page that was left. */
+/** Forgets the charts of the previous page. */
 export function forget() {
   for (const {plot} of kept.values()) if (!plot.isConnected) window.Plotly?.purge(plot);
   for (const [key, {plot}] of kept) if (!plot.isConnected) kept.delete(key);
 }
 
-/** A range of a time axis that somebody dragged, or null when they went back to everything. */
+/** The time range that the user selected on a chart. Its ends are null after a reset. */
 export function dragged(event) {
   if (event["xaxis.autorange"]) return {from: null, to: null};
   const from = event["xaxis.range[0]"] ?? event["xaxis.range"]?.[0], to = event["xaxis.range[1]"] ?? event["xaxis.range"]?.[1];

@@ -1,4 +1,4 @@
-// Elements from code. Whatever a cluster calls its things goes into text nodes and attributes, never into markup.
+// Creates elements. Names from a cluster become text nodes and attributes, never markup.
 
 /** An element: `h("a.button", {href: "/"}, "Home")`. Properties that begin with `on` are listeners; null children are left out. */
 export function h(what, properties = {}, ...children) {
@@ -30,19 +30,19 @@ export function spark(values, label) {
     h("polyline", {points: points.join(" ")}), h("circle", {cx: x, cy: y, r: 2.2}));
 }
 
-/** The name of a state with its colour. */
+/** A state with its color. */
 export const state = (name) => h("span.state", {}, h("span.key", {class: `s-${name}`}), name);
 
 /** A link within the page. */
 export const link = (href, ...children) => h("a", {href}, ...children);
 
-/** A heading with something beside it. */
+/** A section with a heading and a hint next to it. */
 export function section(title, hint, ...children) {
   const id = `s-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
   return h("section", {"aria-labelledby": id}, h("h2", {id}, title, hint ? h("small", {}, hint) : null), ...children);
 }
 
-/** One figure that matters. */
+/** A figure with a name and a hint. */
 export const tile = (name, value, hint, alarming = false) =>
   h("div.tile", {class: alarming ? "alarming" : ""}, h("dt", {}, name), h("dd", {}, value, hint ? h("small", {}, hint) : null));
 

@@ -1,4 +1,4 @@
-// A finding as a person reads it: how much, what, since when, how we know, what to do.
+// One finding: cost, title, time, evidence and suggestion.
 
 import {h, link} from "./dom.js";
 import {isNow} from "./freshness.js";
@@ -6,7 +6,7 @@ import {duration, usdMicro, when} from "./format.js";
 import {withWindow} from "./place.js";
 import {STATE_OF_CAUSE} from "./states.js";
 
-/** The class that colours a cause. */
+/** The CSS class with the color of a cause. */
 export const classOf = (cause) => `s-${STATE_OF_CAUSE[cause] ?? cause}`;
 
 export function finding(one, place, open = false) {
@@ -16,13 +16,13 @@ export function finding(one, place, open = false) {
   return h("details.finding", {class: classOf(one.cause), id: `finding-${one.id}`, open},
     h("summary", {},
       h("span.amount", {}, one.usd_micro === null ? `${one.gpu_hours.toFixed(1)} h` : usdMicro(one.usd_micro)),
-      h("span.title", {}, one.title, one.ongoing ? h("span.ongoing", {}, ` · still going on${isNow(one.to) ? "" : ` at ${when(one.to)}`}`) : null),
+      h("span.title", {}, one.title, one.ongoing ? h("span.ongoing", {}, ` · ongoing${isNow(one.to) ? "" : ` at ${when(one.to)}`}`) : null),
       h("span.meta", {}, [one.cause, one.team].filter(Boolean).join(" · "))),
     h("div.inside", {},
-      h("p.soft", {}, `${when(from)} – ${when(to)}, ${duration(to - from)}`, culprit ? ` · culprit: ${culprit}` : "", ` · ${Math.round(100 * one.confidence)}% sure`),
+      h("p.soft", {}, `${when(from)} – ${when(to)}, ${duration(to - from)}`, culprit ? ` · culprit: ${culprit}` : "", ` · ${Math.round(100 * one.confidence)}% confidence`),
       h("ul", {}, one.evidence.map((text) => h("li", {}, text))),
       one.what_if.sentence ? h("p", {}, one.what_if.sentence) : null,
-      h("p", {}, h("b", {}, "Do: "), one.suggestion),
+      h("p", {}, h("b", {}, "Suggestion: "), one.suggestion),
       h("p.go", {},
         workload ? link(place.to("/run", {workload}), "Open workload") : null,
         one.experiment ? link(place.to("/experiment", {experiment: one.experiment}), `Open experiment ${one.experiment}`) : null,

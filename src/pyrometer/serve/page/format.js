@@ -1,4 +1,4 @@
-// Numbers and times as people read them; the same words as the reports of the command line.
+// Formats numbers and times like the command line.
 
 const whole = new Intl.NumberFormat("en-US", {maximumFractionDigits: 0});
 const cents = new Intl.NumberFormat("en-US", {minimumFractionDigits: 2, maximumFractionDigits: 2});
@@ -46,7 +46,7 @@ export function duration(ms) {
   if (ms < 1000) return `${ms >= 100 ? Math.round(ms) : ms >= 10 ? ms.toFixed(1) : ms.toFixed(2)} ms`;
   if (ms < 59_950) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
-  const least = units[Math.min(units.findIndex(([, size]) => ms / 1000 >= size) + 1, 3)][1]; // to the nearest, as the commands say it
+  const least = units[Math.min(units.findIndex(([, size]) => ms / 1000 >= size) + 1, 3)][1]; // rounded like in the command line
   const s = Math.round(ms / 1000 / least) * least;
   const first = units.findIndex(([, size]) => s >= size), count = Math.floor(s / units[first][1]);
   const next = units[first + 1], left = next ? Math.floor((s - count * units[first][1]) / next[1]) : 0;
@@ -64,7 +64,7 @@ export function metric(value) {
 let zone = "UTC";
 const formats = new Map();
 
-/** Times are shown in the zone that answers are about. */
+/** Sets the time zone, which is the one of the answers. */
 export function useZone(name) {
   try {
     new Intl.DateTimeFormat("en-GB", {timeZone: name});
@@ -94,16 +94,16 @@ export const day = (time) => written(time, "en-US", DAY);
 export const when = (time) => (time === null || time === undefined ? "–" : `${day(time)}, ${clock(time)}`);
 export const exactly = (time) => `${written(time, "en-US", DATE)}, ${written(time, "en-GB", SECONDS)}`;
 
-/** A time as charts place it: they know no zones, so they are given the wall clock. */
+/** The wall clock time for a chart, because charts ignore time zones. */
 export const wall = (ms) => (zone === "UTC" ? new Date(ms).toISOString().slice(0, 23) : written(ms, "sv-SE", WALL).replace(",", "."));
 
-/** The time that a chart means by a wall clock. */
+/** The time of a chart's wall clock time. */
 export function unwall(text) {
   const guess = Date.parse(`${String(text).replace(" ", "T").slice(0, 23)}Z`);
   return guess + (guess - Date.parse(`${wall(guess).replace(" ", "T")}Z`));
 }
 
-/** A window in words: from when to when, and how long. */
+/** A time range with its length. */
 export function span(window) {
   const from = Date.parse(window.from), to = Date.parse(window.to);
   const end = day(from) === day(to) ? clock(to) : when(to);

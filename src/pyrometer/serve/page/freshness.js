@@ -1,4 +1,4 @@
-// How far the data is behind the clock, and the words for it. A page says "now" only about data that is new.
+// How far the data is behind the clock. Only fresh data is labeled "now".
 
 import {clock, duration, when} from "./format.js";
 
@@ -7,14 +7,14 @@ const HOUR = 3_600_000;
 
 let ledger = {to: null, origin: null};
 
-/** What the server says of its ledger: until when it accounts, and whether it was simulated or recorded. */
+/** Takes the end and the origin of the server's ledger. */
 export function learn(news) {
   if (news) ledger = {to: news.to, origin: news.origin ?? null};
 }
 
 /**
- * What data up to a time is at this moment: {kind, text}, kind one of none, live, behind and recorded.
- * `origin` is null for data of a running cluster. Data of a simulation may end after this moment, too.
+ * The freshness of data that ends at `to`: {kind, text}. Kinds: none, live, behind, recorded.
+ * `origin` is null for data of a running cluster. Simulated data may also end in the future.
  */
 export function freshness({to, origin}, now) {
   if (!to) return {kind: "none", text: "Waiting for data"};
@@ -28,28 +28,28 @@ function length(ms) {
   return `${Math.floor(ms / size)} ${unit}`;
 }
 
-/** The freshness of everything the server has. */
+/** The freshness of the server's data. */
 export const ofLedger = (now = Date.now()) => freshness(ledger, now);
 
-/** Until when the server's data reaches; null before it has any. */
+/** The end of the server's data. Null when there is none. */
 export const ledgerEnd = () => ledger.to;
 
-/** Whether a time that an answer is about is this moment, as far as the data allows. */
+/** Whether a time of an answer counts as now. */
 export const isNow = (to, now = Date.now()) => Boolean(to) && freshness({to, origin: ledger.origin}, now).kind === "live";
 
-/** "Now", or the time that is meant: with its date if the answer spans more than a day. */
+/** "Now" or the time, with a date if the answer spans more than a day. */
 export function momentOf(to, window, now = Date.now()) {
   if (isNow(to, now)) return "Now";
   return `At ${Date.parse(window.to) - Date.parse(window.from) > 24 * HOUR ? when(to) : clock(to)}`;
 }
 
-/** What an average of the last minutes is about. */
+/** The label of an average over the last minutes. */
 export function minutesOf(rate, now = Date.now()) {
   const length = duration(Date.parse(rate.to) - Date.parse(rate.from));
   return isNow(rate.to, now) ? `average of the last ${length}` : `average of the ${length} before ${clock(rate.to)}`;
 }
 
-/** That a run, or how many of them, have not ended, and as of when. */
+/** "3 running now", or the time for which that is known. */
 export function stillRunning(count = null) {
   const {kind} = ofLedger();
   return `${count === null ? "" : `${count} `}running${kind === "live" ? " now" : kind === "none" ? "" : ` at ${when(ledger.to)}`}`;

@@ -1,4 +1,4 @@
-// Parts of a page that come later than the rest: what was there stays until the new is.
+// Parts of a page that load later. The old content stays until the new one is ready.
 
 import {h} from "./dom.js";
 
@@ -6,17 +6,17 @@ const shown = new Map();
 const newest = new WeakMap();
 let used = new Set();
 
-/** A page begins to be made. */
+/** Starts a new page. */
 export function begin() {
   used = new Set();
 }
 
-/** A page has been made: what it has no use for is forgotten. */
+/** Forgets parts that the new page does not use. */
 export function settle() {
   for (const key of shown.keys()) if (!used.has(key)) shown.delete(key);
 }
 
-/** A place for something that is asked for now: `make` draws the answer, and says what is wrong if there is none. */
+/** A part whose data is being loaded. `make` draws the answer. An error is shown in its place. */
 export function later(key, promise, make, waiting = "Loading…") {
   used.add(key);
   const place = shown.get(key) ?? h("div.part", {}, h("p.loading", {role: "status"}, waiting));

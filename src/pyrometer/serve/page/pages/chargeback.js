@@ -1,7 +1,7 @@
-// Who owes what: by team and experiment, for a month or any other time; as files for those who book it.
+// The bill by team and experiment, for a month or any other time range, with downloads.
 
 import {ask, fileOf} from "../api.js";
-import {chart, colour, hue as hueOf, plain} from "../chart.js";
+import {chart, color, hue as hueOf, plain} from "../chart.js";
 import {h, link, nothing, section, tile} from "../dom.js";
 import {measured, shareTile} from "../burned.js";
 import {exactUsd, hours, number, share, span, usdMicro} from "../format.js";
@@ -18,26 +18,26 @@ export async function show(place) {
   if (!answer.rows.length) return [h("h1", {}, "Chargeback"), months(place), nothing("No GPU time in this time range.")];
   return [
     h("h1", {"data-short": "Chargeback"}, h("b", {}, usdMicro(total.usd_micro)), " to charge"),
-    h("p.lede", {}, span(answer.window), ". Rows add up to the total, to the micro-dollar.", booked(answer.books)), months(place),
+    h("p.lede", {}, span(answer.window), ". Rows add up to the total exactly.", booked(answer.books)), months(place),
     h("dl.tiles", {}, tile("GPU-hours", number(Math.round(total.gpu_hours)), null), tile("Teams", number(new Set(answer.rows.map((row) => row.team).filter((team) => team !== "platform")).size), null),
       platform(answer),
-      tile("Without a price", `${hours(total.unpriced_gpu_ms / 3.6e6)} h`, "in no team's bill")),
+      tile("Unpriced", `${hours(total.unpriced_gpu_ms / 3.6e6)} h`, "not in any bill")),
     section("By day", null, days(byDay)),
     section("By team and experiment", null, files(at), sheet(answer, place)),
   ];
 }
 
-/** What the figures are made from, once months are closed. */
+/** The basis of the amounts when months are closed. */
 function booked(books) {
-  if (books?.basis === "closed") return ` ${books.month} is closed: nothing in it changes any more.`;
-  if (books?.basis === "open" && books.adjustments.usd_micro !== null) return ` ${usdMicro(books.adjustments.usd_micro)} of it adjust months that are closed.`;
-  return books?.closed_time ? " Months that are closed are in this time: these are the ledger’s figures as they are now." : "";
+  if (books?.basis === "closed") return ` ${books.month} is closed and no longer changes.`;
+  if (books?.basis === "open" && books.adjustments.usd_micro !== null) return ` ${usdMicro(books.adjustments.usd_micro)} adjusts closed months.`;
+  return books?.closed_time ? " This time range includes closed months. The amounts are from the current ledger." : "";
 }
 
-/** The newest month there is, where nothing else is chosen: the last 31 days of it. */
+/** The last 31 days, when no time range is chosen. */
 const withLast = (place) => ({get: (name) => (name === "last" ? LAST : place.get(name)), signal: place.signal});
 
-/** What no team held; a team's own bill has none. */
+/** The cost of GPUs without a holder. A team's own bill has none. */
 function platform({rows, total}) {
   const own = rows.filter((row) => row.team === "platform"), {key} = measured(total);
   return own.length ? shareTile("Paid by the platform", own.reduce((all, row) => all + (row[key] ?? 0), 0), total) : null;
@@ -48,16 +48,16 @@ function months(place) {
 }
 
 function files(place) {
-  return h("p.controls", {}, "Download ", link(fileOf("csv", place, {by: "team,experiment,month"}), "CSV"), link(fileOf("focus", place), "FOCUS 1.2"), link(fileOf("focus", place, {as: "parquet"}), "the same as Parquet"), link(fileOf("csv", place, {by: "day,team,experiment,workload"}), "CSV by day and workload"));
+  return h("p.controls", {}, "Download ", link(fileOf("csv", place, {by: "team,experiment,month"}), "CSV"), link(fileOf("focus", place), "FOCUS 1.2"), link(fileOf("focus", place, {as: "parquet"}), "FOCUS 1.2 (Parquet)"), link(fileOf("csv", place, {by: "day,team,experiment,workload"}), "CSV by day and workload"));
 }
 
 function days(answer) {
   const teams = [...new Set(answer.rows.map((row) => row.team))], names = [...new Set(answer.rows.map((row) => row.day))].sort();
   const priced = answer.total.usd_micro !== null;
   const value = new Map(answer.rows.map((row) => [`${row.day} ${row.team}`, priced ? (row.usd_micro ?? 0) / 1e6 : row.gpu_hours]));
-  const hue = (team, at) => (team === "platform" ? colour("f-platform") : hueOf(at));
+  const hue = (team, at) => (team === "platform" ? color("f-platform") : hueOf(at));
   return chart("days", {
-    label: `What each day cost, by team, from ${names[0]} to ${names.at(-1)}.`, height: 260,
+    label: `Cost per day by team, from ${names[0]} to ${names.at(-1)}.`, height: 260,
     traces: teams.map((team, at) => ({type: "bar", name: plain(team ?? "no team"), x: names, y: names.map((day) => value.get(`${day} ${team}`) ?? 0), marker: {color: hue(team, at)}, hovertemplate: priced ? "%{y:$,.2f}" : "%{y:,.1f} GPU-hours"})),
     layout: {barmode: "stack", hovermode: "x unified", bargap: 0.25, xaxis: {type: "category", fixedrange: true}, yaxis: {tickprefix: priced ? "$" : "", fixedrange: true}, legend: {orientation: "h", y: -0.2}},
     table: () => table({caption: "By day and team", columns: [{title: "day", cell: (row) => row.day}, {title: "team", cell: (row) => row.team ?? "–"}, {title: "GPU-hours", number: true, cell: (row) => hours(row.gpu_hours)}, {title: "cost", number: true, cell: (row) => usdMicro(row.usd_micro)}], rows: answer.rows}),
@@ -68,7 +68,7 @@ function sheet(answer, place) {
   const {key, basis} = measured(answer.total);
   const shown = Object.keys(windowOf(place)).length ? {} : {last: LAST}; // a link shows the amount that it was clicked on
   const whole = table({
-    caption: "By team and experiment", rows: answer.rows, sort: place.get("sort") ?? "-usd", sorted: (sort) => go(place.href({sort}), {replace: true}), most: 500,
+    caption: "By team and experiment", rows: answer.rows, sort: place.get("sort") ?? "-usd", sorted: (sort) => go(place.href({sort}), {replace: true}), maxRows: 500,
     columns: [
       {name: "team", title: "team", value: (row) => row.team ?? "", cell: (row) => (row.team && row.team !== "platform" ? link(place.href({team: row.team}), row.team) : row.team ?? "no team")},
       {name: "experiment", title: "experiment", value: (row) => row.experiment ?? "", cell: (row) => (row.experiment ? h("span", {}, link(place.to("/experiment", {...shown, experiment: row.experiment}), row.experiment), row.adjusts ? h("span.soft", {}, ` adjusts ${row.adjusts}`) : null) : h("span.soft", {}, row.adjusts ? `adjusts ${row.adjusts}` : row.team === "platform" ? "free or broken" : "no experiment"))},

@@ -1,7 +1,7 @@
-// Every GPU as a cell, coloured by its state, by pool and node; now and at any past time; and who waits for one.
+// The cluster page: every GPU as a cell with the color of its state, now or in the past, and the waiting pods.
 
 import {ask} from "../api.js";
-import {colour} from "../chart.js";
+import {color} from "../chart.js";
 import {h, link, nothing, section, state} from "../dom.js";
 import {isNow} from "../freshness.js";
 import {duration, number, plural, share, useZone, when, exactly, zoneName} from "../format.js";
@@ -13,30 +13,30 @@ const MINUTE = 60_000;
 export async function show(place) {
   const answer = await ask("cluster", place, {at: place.get("at")});
   if (answer.timezone) useZone(answer.timezone);
-  if (answer.at_ms === null) return [h("h1", {}, "Cluster"), nothing("No GPUs are known in this time range. ", link(place.href(withWindow({all: "1"})), "Show all time"))];
+  if (answer.at_ms === null) return [h("h1", {}, "Cluster"), nothing("No GPUs were reported in this time range. ", link(place.href(withWindow({all: "1"})), "Show all time"))];
   const cells = answer.pools.reduce((all, pool) => all + pool.nodes.reduce((count, node) => count + node.cells.length, 0), 0);
   const nodes = answer.pools.reduce((all, pool) => all + pool.nodes.length, 0);
   return [
     h("h1", {"data-short": "Cluster"}, h("b", {}, number(cells)), ` GPUs on ${plural(nodes, "node")} `, h("small", {}, `${exactly(answer.at_ms)} ${zoneName()}`)),
     times(answer, place),
     h("div.pair.wide-first", {},
-      section("GPUs", "arrow keys move from one to the next", legend(answer, place), board(answer, place)),
+      section("GPUs", "use the arrow keys to move between GPUs", legend(answer, place), board(answer, place)),
       section("Waiting", answer.queue_total ? plural(answer.queue_total, "pod") : null, queue(answer, place))),
   ];
 }
 
-// -- when -------------------------------------------------------------------------------------------------------------
+// -- time -------------------------------------------------------------------------------------------------------------
 
 function times(answer, place) {
   const from = Date.parse(answer.from), to = Date.parse(answer.to) - MINUTE;
   const input = h("input", {id: "at", type: "range", min: from, max: to, step: MINUTE, value: answer.at_ms, "aria-label": "Time", "aria-valuetext": when(answer.at_ms)});
-  const said = h("output", {for: "at"}, when(answer.at_ms));
-  input.addEventListener("input", () => { said.textContent = when(Number(input.value)); });
+  const shownTime = h("output", {for: "at"}, when(answer.at_ms));
+  input.addEventListener("input", () => { shownTime.textContent = when(Number(input.value)); });
   const move = (at) => go(place.href({at: at >= to ? null : new Date(Math.max(at, from)).toISOString()}), {replace: true});
   input.addEventListener("change", () => move(Number(input.value)));
   const step = (minutes, text, label) => h("button", {type: "button", class: Math.abs(minutes) < 60 ? "fine" : "", "aria-label": label, onclick: () => move(answer.at_ms + minutes * MINUTE)}, text);
   return h("div.slider", {}, step(-60, "−1 h", "One hour earlier"), step(-1, "−1 min", "One minute earlier"), input,
-    step(1, "+1 min", "One minute later"), step(60, "+1 h", "One hour later"), said,
+    step(1, "+1 min", "One minute later"), step(60, "+1 h", "One hour later"), shownTime,
     place.get("at") ? h("a", {href: place.href({at: null})}, isNow(answer.to) ? "Now" : "Latest") : null);
 }
 
@@ -50,14 +50,14 @@ function legend(answer, place) {
 
 // -- the cells --------------------------------------------------------------------------------------------------------
 
-/** All cells on one canvas: ten thousand elements would stutter. It is a grid for the keyboard and says what is under the cursor. */
+/** All cells on one canvas, because ten thousand elements are slow. Arrow keys move between cells, and screen readers announce them. */
 function board(answer, place) {
-  const canvas = h("canvas", {tabindex: "0", role: "application", "aria-roledescription": "grid of GPUs", "aria-describedby": "cell-said", id: "cells"});
-  const tip = h("div.tip", {hidden: true, role: "presentation"}), said = h("p.unseen", {id: "cell-said", "aria-live": "polite"});
+  const canvas = h("canvas", {tabindex: "0", role: "application", "aria-roledescription": "grid of GPUs", "aria-describedby": "cell-description", id: "cells"});
+  const tip = h("div.tip", {hidden: true, role: "presentation"}), description = h("p.unseen", {id: "cell-description", "aria-live": "polite"});
   canvas.setAttribute("aria-label", `Every GPU as a cell: ${answer.states.map((name) => `${number((answer.counts[name] ?? 0) / MINUTE)} ${name}`).join(", ")}.`);
-  const whole = h("div.cells", {}, canvas, tip, said);
+  const whole = h("div.cells", {}, canvas, tip, description);
   const chosen = place.get("state");
-  const drawn = document.createElement("canvas");  // the cells without the one that is chosen, drawn once
+  const drawn = document.createElement("canvas");  // the cells without the selection, drawn once
   let placed = [], chosenCell = -1;
 
   function draw() {
@@ -71,8 +71,8 @@ function board(answer, place) {
     canvas.style.height = `${layout.height}px`;
     const pen = drawn.getContext("2d");
     pen.scale(scale, scale);
-    const colours = answer.states.map((name) => colour(`s-${name}`));
-    const ink = colour("--ink"), soft = colour("--soft"), card = colour("--card"), font = getComputedStyle(document.body).fontFamily;
+    const colors = answer.states.map((name) => color(`s-${name}`));
+    const ink = color("--ink"), soft = color("--soft"), card = color("--card"), font = getComputedStyle(document.body).fontFamily;
     for (const {text, x, y, strong} of layout.texts) {
       pen.font = `${strong ? 600 : 400} ${strong ? 13 : 11}px ${font}`;
       pen.fillStyle = strong ? ink : soft;
@@ -80,7 +80,7 @@ function board(answer, place) {
     }
     for (const {x, y, size, cell} of placed) {
       pen.globalAlpha = chosen && answer.states[cell[1]] !== chosen ? 0.13 : 1;
-      pen.fillStyle = colours[cell[1]];
+      pen.fillStyle = colors[cell[1]];
       pen.fillRect(x, y, size, size);
       if (cell[3] < 500 && size > 6) {
         pen.fillStyle = card;
@@ -96,7 +96,7 @@ function board(answer, place) {
     pen.drawImage(drawn, 0, 0);
     if (chosenCell < 0 || !placed[chosenCell]) return;
     const {x, y, size} = placed[chosenCell];
-    pen.strokeStyle = colour("--ink");
+    pen.strokeStyle = color("--ink");
     pen.lineWidth = 2 * scale;
     pen.strokeRect((x - 1.5) * scale, (y - 1.5) * scale, (size + 3) * scale, (size + 3) * scale);
   }
@@ -105,7 +105,7 @@ function board(answer, place) {
     const holder = cell[2] === null ? null : answer.holders[cell[2]];
     return [`GPU ${cell[0]} of ${node.node}`, [pool.gpu_model, pool.pool].filter(Boolean).join(" · "), answer.states[cell[1]],
       holder ? [holder.workload?.name ?? holder.pod, holder.experiment, holder.team, holder.user].filter(Boolean).join(" · ") : "not held",
-      cell[3] < 1000 ? `for ${Math.round(cell[3] / 10)}% of that minute` : null].filter(Boolean);
+      cell[3] < 1000 ? `${Math.round(cell[3] / 10)}% of that minute` : null].filter(Boolean);
   }
 
   function choose(index, x = null, y = null) {
@@ -117,7 +117,7 @@ function board(answer, place) {
     if (!found) return;
     const [first, ...others] = words(found);
     tip.replaceChildren(h("b", {}, first), ...others.map((text) => h("div", {}, text)));
-    said.textContent = [first, ...others].join(", ");
+    description.textContent = [first, ...others].join(", ");
     const box = canvas.getBoundingClientRect();
     const left = (x ?? box.left + found.x + found.size) + 14, above = (y ?? box.top + found.y + found.size) + 10;
     tip.style.left = `${Math.min(left, innerWidth - tip.offsetWidth - 12)}px`;
@@ -161,7 +161,7 @@ function board(answer, place) {
   return whole;
 }
 
-/** Where everything goes: pools under each other, their nodes as blocks side by side, as large as they fit. */
+/** The layout: pools below each other, their nodes side by side, as large as they fit. */
 function arranged(answer, width) {
   const count = answer.pools.reduce((all, pool) => all + pool.nodes.reduce((sum, node) => sum + node.cells.length, 0), 0);
   const size = count > 4000 ? 7 : count > 1200 ? 10 : count > 400 ? 13 : 18;
@@ -200,9 +200,9 @@ const fitted = (text, wide) => (text.length * 6 <= wide ? text : `…${text.slic
 
 function queue(answer, place) {
   if (!answer.queue.length) return nothing("No pods waiting for GPUs.");
-  return table({caption: "Pods that wait for GPUs", most: 30, columns: [
-    {title: "who", cell: (row) => [h("div", {}, link(place.to("/run", {workload: row.workload?.uid ?? row.pod_uid}), row.workload?.name ?? row.pod)), h("small", {}, [row.team, row.queue].filter(Boolean).join(" · "))]},
+  return table({caption: "Pods waiting for GPUs", maxRows: 30, columns: [
+    {title: "workload", cell: (row) => [h("div", {}, link(place.to("/run", {workload: row.workload?.uid ?? row.pod_uid}), row.workload?.name ?? row.pod)), h("small", {}, [row.team, row.queue].filter(Boolean).join(" · "))]},
     {title: "GPUs", number: true, cell: (row) => number(row.gpus)},
-    {title: "for", number: true, cell: (row) => duration(row.waited_ms)},
-    {title: "why", cell: (row) => h("small", {}, row.reason ?? "–")}], rows: answer.queue});
+    {title: "waiting", number: true, cell: (row) => duration(row.waited_ms)},
+    {title: "reason", cell: (row) => h("small", {}, row.reason ?? "–")}], rows: answer.queue});
 }

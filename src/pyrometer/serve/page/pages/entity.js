@@ -1,4 +1,4 @@
-// One experiment or one workload, whether or not a training run reported from inside: what it cost, what it did over time, who and what it is made of.
+// One experiment or workload, with or without the SDK: cost, states over time, parts, runs and findings.
 
 import {ask} from "../api.js";
 import {evidence, heldTile, measured, overTime, rateTile, statesTable, wastedTile} from "../burned.js";
@@ -9,14 +9,14 @@ import {later} from "../parts.js";
 import {windowOf, withWindow} from "../place.js";
 import {table} from "../table.js";
 
-const MOST_RUNS = 50;
+const MAX_RUNS = 50;
 const FEW_BUCKETS = 24;
-const LAST = "31d"; // the same as the bill's, so that its rows have the same amounts here
+const LAST = "31d"; // like the bill, so that amounts match
 
 export async function show(place) {
   const isWorkload = place.path === "/workload";
   const name = place.get(isWorkload ? "workload" : "experiment");
-  if (!name) return [h("h1", {}, isWorkload ? "Workload" : "Experiment"), nothing("Choose one in the ", link(place.to("/chargeback"), "bill"), ".")];
+  if (!name) return [h("h1", {}, isWorkload ? "Workload" : "Experiment"), nothing("Select one on the ", link(place.to("/chargeback"), "bill"), ".")];
   const subject = isWorkload ? {workload: name, team: null, experiment: null} : {experiment: name};
   const at = Object.keys(windowOf(place)).length ? place : {get: (key) => (key === "last" ? LAST : place.get(key)), signal: place.signal};
   const by = isWorkload ? "workload,pod,node,gpu_model,experiment,team,user" : "workload,experiment,team,user";
@@ -26,19 +26,19 @@ export async function show(place) {
   const about = {isWorkload, name, rows: cost.rows, workload: cost.rows[0].workload, window: burn.window};
   const near = closer(burn);
   const shown = near ? await ask("burn", at, {...subject, ...near}) : burn;
-  const why = ask("why", at, {...subject, ...near}), runs = ask("runs", at, {...subject, limit: MOST_RUNS});
+  const why = ask("why", at, {...subject, ...near}), runs = ask("runs", at, {...subject, limit: MAX_RUNS});
   return [
     heading(about, cost.total, place),
     figures(burn, cost.total, why, name),
     // closed months keep their bill when the details are deleted
-    burn.total.gpu_ms ? [overTime(shown, place, `${place.path} ${name}`), section("By state", null, statesTable(burn), evidence(burn))] : nothing("Only the bill is left of this time range: its details were deleted."),
+    burn.total.gpu_ms ? [overTime(shown, place, `${place.path} ${name}`), section("By state", null, statesTable(burn), evidence(burn))] : nothing("The details of this time range were deleted. Only the bill remains."),
     section(isWorkload ? "Pods" : "Workloads", null, parts(about, cost.total, place)),
     later(`runs of ${name}`, runs, (answer) => trainingRuns(answer, about, place)),
     section("Findings", null, later(`findings of ${name}`, why, (answer) => (answer.findings.length ? h("ul.findings", {}, answer.findings.map((one, at) => h("li", {}, finding(one, place, at === 0)))) : nothing("No findings in this time range.")), "Looking for causes…")),
   ];
 }
 
-/** The part of the time range that has data, if it is a small part: in a month, a night would be one step, and findings would be coarse. */
+/** The part of the time range that has data, if it is small. In a month, one night would be a single point. */
 function closer({timeline: {rows, bucket_ms: bucket}, window}) {
   if (!rows.length || rows.length > FEW_BUCKETS) return null;
   const from = Math.max(rows[0].from_ms, Date.parse(window.from)), to = Math.min(rows.at(-1).from_ms + bucket, Date.parse(window.to));
@@ -59,7 +59,7 @@ function heading(about, total, place) {
   const title = isWorkload ? titleOf(workload, rows[0].pod, name) : name;
   const [teams, users] = [named(rows, "team"), named(rows, "user")];
   const what = isWorkload ? (workload ? `${workload.kind ?? "Workload"} ${[workload.namespace, workload.name].filter(Boolean).join("/")}` : "pod without a workload") : null;
-  const limited = !isWorkload && place.get("team") ? [" Only team ", place.get("team"), " is counted: ", link(place.href({team: null}), "count all teams"), "."] : null;
+  const limited = !isWorkload && place.get("team") ? [" Only team ", place.get("team"), " is included: ", link(place.href({team: null}), "include all teams"), "."] : null;
   return [
     crumbs(about, place),
     h("h1", {"data-short": title}, h("b", {}, total.usd_micro === null ? `${hours(total.gpu_hours)} GPU-hours` : usdMicro(total.usd_micro)), ` for ${title}`),
@@ -78,7 +78,7 @@ function figures(burn, total, why, name) {
     ] : null);
 }
 
-/** The workloads of an experiment; the pods of a workload. */
+/** The workloads of an experiment, or the pods of a workload. */
 function parts({isWorkload, rows}, total, place) {
   const {key, basis} = measured(total);
   const shared = [
@@ -88,31 +88,31 @@ function parts({isWorkload, rows}, total, place) {
     {title: basis ? "share of GPU time" : "share of cost", number: true, cell: (row) => share(row[key], total[key])},
   ];
   if (isWorkload) {
-    return table({caption: "Pods", most: 30, rows, columns: [
+    return table({caption: "Pods", maxRows: 30, rows, columns: [
       {title: "pod", cell: (row) => row.pod ?? "–"}, {title: "node", cell: (row) => row.node ?? "–"}, {title: "GPU", cell: (row) => row.gpu_model ?? "–"}, ...shared]});
   }
-  return table({caption: "Workloads", most: 30, rows, columns: [
+  return table({caption: "Workloads", maxRows: 30, rows, columns: [
     {title: "workload", cell: (row) => (row.workload ? link(place.to("/workload", {workload: row.workload.uid}), row.workload.name ?? row.workload.uid) : "pods without a workload")},
     {title: "kind", cell: (row) => row.workload?.kind ?? "–"}, {title: "namespace", cell: (row) => row.workload?.namespace ?? "–"}, {title: "team", cell: (row) => row.team ?? "–"}, ...shared]});
 }
 
 function trainingRuns({rows, next}, {isWorkload, name}, place) {
-  if (!rows.length) return section("Training runs", null, nothing("No training run reported from inside it in this time range. Start training with ", h("code", {}, "pyrometer run"), " to see steps and metrics."));
+  if (!rows.length) return section("Training runs", null, nothing("No training runs in this time range. Start training with ", h("code", {}, "pyrometer run"), " to see steps and metrics."));
   const compare = isWorkload ? null : h("p.more", {}, link(place.to("/worth", {experiment: name}), "Compare runs"));
-  return section("Training runs", next ? `the newest ${number(rows.length)}` : plural(rows.length, "run"), table({caption: "Training runs", most: 12, rows, columns: [
+  return section("Training runs", next ? `the newest ${number(rows.length)}` : plural(rows.length, "run"), table({caption: "Training runs", maxRows: 12, rows, columns: [
     {title: "run", cell: (row) => link(place.to("/run", {run: row.run}), row.run)}, {title: "outcome", cell: (row) => h("span", {class: row.outcome === "failed" ? "alarm" : ""}, row.outcome)},
     {title: "started", number: true, cell: (row) => when(row.started)}, {title: "steps", number: true, cell: (row) => number(row.steps)},
     {title: "cost", number: true, cell: (row) => usdMicro(row.usd_micro)}, {title: "goodput", number: true, cell: (row) => ratio(row.goodput)}]}), compare);
 }
 
-/** Nothing in this time range; when there was something last, and how to see it. */
+/** A time range without data, with a link to the last data. */
 async function empty(place, subject, isWorkload, name, window) {
   const ever = await ask("cost", place, {...subject, ...withWindow({all: "1"}), by: "day,workload,pod"});
   const last = ever.rows.at(-1);
   const title = isWorkload ? titleOf(last?.workload, last?.pod, name) : name;
   return [
     crumbs({isWorkload, name, rows: [], workload: last?.workload ?? {name: title}}, place), h("h1", {"data-short": title}, title), h("p.lede", {}, span(window), "."),
-    nothing(last ? `No GPU time in this time range. The last GPU time was on ${day(`${last.day}T12:00:00Z`)}, ${last.day.slice(0, 4)}. ` : "It has held no GPU so far.",
+    nothing(last ? `No GPU time in this time range. The last GPU time was on ${day(`${last.day}T12:00:00Z`)}, ${last.day.slice(0, 4)}. ` : "It has never held a GPU.",
       last ? link(place.href(withWindow({all: "1"})), "Show all time") : null),
   ];
 }

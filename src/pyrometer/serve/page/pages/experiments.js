@@ -1,4 +1,4 @@
-// The experiments: what each cost, how well it used its GPUs, and where its metric stands.
+// The experiments page: cost, goodput and metric of each experiment.
 
 import {ask} from "../api.js";
 import {h, link, nothing, section, spark, tile} from "../dom.js";
@@ -8,7 +8,7 @@ import {go} from "../place.js";
 import {table} from "../table.js";
 
 export async function show(place) {
-  const {rows, total} = await ask("worth", place, {experiment: null});  // all of them: one has a page of its own
+  const {rows, total} = await ask("worth", place, {experiment: null});  // one experiment has its own page
   if (!rows.length) {
     return [h("h1", {}, "Experiments"), nothing("No training runs in this time range. Start training with ", h("code", {}, "pyrometer run -- torchrun train.py"), " to see it here.")];
   }
@@ -18,7 +18,7 @@ export async function show(place) {
     h("dl.tiles", {}, tile("Runs", number(rows.reduce((all, row) => all + row.runs, 0)), running ? stillRunning(running) : "none running"),
       tile("GPU-hours", number(Math.round(total.gpu_hours)), null), tile("Most expensive", rows[0].experiment ?? "no experiment", usdMicro(rows[0].usd_micro)),
       tile("Improving", number(rows.filter((row) => row.improving).length), `of ${rows.filter((row) => row.improving !== null).length} with a metric`)),
-    section("All of them", "click a heading to sort", table({
+    section("All experiments", "click a heading to sort", table({
       caption: "Experiments", rows, sort: place.get("sort") ?? "-usd", sorted: (sort) => go(place.href({sort}), {replace: true}),
       columns: [
         {name: "experiment", title: "experiment", value: (row) => row.experiment ?? "", cell: (row) => (row.experiment ? link(place.to("/worth", {experiment: row.experiment}), row.experiment) : h("span.soft", {}, "no experiment"))},

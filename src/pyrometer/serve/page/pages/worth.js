@@ -1,19 +1,19 @@
-// What an experiment's dollars bought: any metric against step, time, GPU-hours and dollars; runs compared; the Pareto front.
+// The worth page: the runs of an experiment by metric and cost, with the Pareto front.
 
 import {ask} from "../api.js";
-import {chart, colour, hue, plain} from "../chart.js";
+import {chart, color, hue, plain} from "../chart.js";
 import {h, link, nothing, section, tile} from "../dom.js";
 import {hours, metric, number, plural, ratio, share, usdMicro, wall} from "../format.js";
 import {go} from "../place.js";
 import {table} from "../table.js";
 
 const AXES = {step: "step", time: "time", hours: "GPU-hours", usd: "dollars"};
-const MOST_DRAWN = 40;
+const MAX_DRAWN = 40;
 
 export async function show(place) {
   const listed = place.get("experiment") ? null : await ask("worth", place);
   const name = place.get("experiment") ?? listed.rows.find((row) => row.experiment && row.metric)?.experiment;
-  if (!name) return [h("h1", {}, "Worth"), nothing("No experiment has reported a metric in this time.")];
+  if (!name) return [h("h1", {}, "Worth"), nothing("No experiment reported a metric in this time range.")];
   const answer = await ask("worth", place, {experiment: name, metric: place.get("metric"), target: place.get("target")});
   if (!answer.metric) {
     const why = answer.runs.length ? "No run of this experiment reported a metric in this time range. " : "This experiment has no training runs in this time range. ";
@@ -23,7 +23,7 @@ export async function show(place) {
   return [
     crumbs(place, name), headline(answer), controls(answer, place, name),
     section(`${answer.metric} against ${AXES[place.get("x")] ?? AXES.usd}`, "choose runs in the table below to compare them", curves(answer, runs, place)),
-    section("The Pareto front", "no other run was as good for less", front(answer, runs, place)),
+    section("The Pareto front", "no cheaper run was as good", front(answer, runs, place)),
     section("Runs", null, compared(answer, runs, place)),
   ];
 }
@@ -36,8 +36,8 @@ function headline(answer) {
     h("h1", {"data-short": answer.experiment}, h("b", {}, usdMicro(answer.total.usd_micro)), ` for ${answer.experiment}`),
     h("dl.tiles", {},
       tile(`Best ${answer.metric}`, metric(best?.best), best ? `${best.run}, for ${usdMicro(best.usd_micro)}` : null),
-      tile("Runs", number(answer.runs.length), `${answer.runs.filter((run) => run.pareto).length} on the front`),
-      tile("Spent on beaten runs", usdMicro(answer.dominated_usd_micro), share(answer.dominated_usd_micro, answer.total.usd_micro)),
+      tile("Runs", number(answer.runs.length), `${answer.runs.filter((run) => run.pareto).length} on the Pareto front`),
+      tile("Spent on outperformed runs", usdMicro(answer.dominated_usd_micro), share(answer.dominated_usd_micro, answer.total.usd_micro)),
       tile("GPU-hours", hours(answer.total.gpu_hours), null)),
   ];
 }
@@ -49,7 +49,7 @@ function controls(answer, place, name) {
   return h("div.controls", {},
     h("label", {}, "Metric", h("select", {id: "metric", onchange: (event) => go(place.href({experiment: name, metric: event.target.value}), {replace: true})}, names.map((one) => h("option", {value: one, selected: one === answer.metric}, one)))),
     h("span.switch", {role: "group", "aria-label": "Against"}, Object.entries(AXES).map(([value, text]) => h("a", {href: place.href({experiment: name, x: value}), "aria-current": x === value ? "true" : null}, text))),
-    h("label", {}, "Target", target), h("small", {}, answer.goal === "max" ? "more is better" : "less is better", answer.goal_guessed ? " (guessed from its name)" : ""));
+    h("label", {}, "Target", target), h("small", {}, answer.goal === "max" ? "higher is better" : "lower is better", answer.goal_guessed ? " (guessed from its name)" : ""));
 }
 
 const chosenRuns = (place) => new Set((place.get("runs") ?? "").split(",").filter(Boolean).map(decodeURIComponent));
@@ -57,9 +57,9 @@ const at = {step: (point) => point[0], time: (point) => wall(point[1]), hours: (
 
 function curves(answer, runs, place) {
   const x = place.get("x") ?? "usd", chosen = chosenRuns(place);
-  const drawn = (chosen.size ? runs.filter((run) => chosen.has(run.run)) : runs).filter((run) => run.curve.length).slice(0, MOST_DRAWN);
-  if (!drawn.length) return nothing("There is no curve to draw.");
-  const lines = answer.target === null || answer.target === undefined ? [] : [{type: "line", xref: "paper", x0: 0, x1: 1, y0: answer.target, y1: answer.target, line: {color: colour("--alarm"), width: 1, dash: "dot"}}];
+  const drawn = (chosen.size ? runs.filter((run) => chosen.has(run.run)) : runs).filter((run) => run.curve.length).slice(0, MAX_DRAWN);
+  if (!drawn.length) return nothing("No curves to draw.");
+  const lines = answer.target === null || answer.target === undefined ? [] : [{type: "line", xref: "paper", x0: 0, x1: 1, y0: answer.target, y1: answer.target, line: {color: color("--alarm"), width: 1, dash: "dot"}}];
   return [chart("curves", {
     label: `${answer.metric} of ${drawn.length} runs against ${AXES[x]}: ${drawn.slice(0, 6).map((run) => `${run.run} best ${metric(run.best)}`).join(", ")}.`, height: 380,
     traces: drawn.map((run) => ({
@@ -75,14 +75,14 @@ function curves(answer, runs, place) {
 
 function front(answer, runs, place) {
   const shown = runs.filter((run) => run.best !== null && run.usd !== null);
-  if (shown.length < 2) return nothing("It takes two priced runs with this metric to compare them.");
+  if (shown.length < 2) return nothing("A comparison needs two priced runs with this metric.");
   const best = shown.filter((run) => run.pareto).sort((one, other) => one.usd - other.usd);
   return chart("front", {
-    label: `Best ${answer.metric} against dollars; on the front: ${best.map((run) => `${run.run} ${metric(run.best)} for ${usdMicro(run.usd_micro)}`).join(", ")}.`, height: 320,
+    label: `Best ${answer.metric} against dollars; Pareto front: ${best.map((run) => `${run.run} ${metric(run.best)} for ${usdMicro(run.usd_micro)}`).join(", ")}.`, height: 320,
     traces: [
-      {type: "scatter", mode: "lines", x: best.map((run) => run.usd), y: best.map((run) => run.best), line: {shape: "hv", color: colour("--rest"), width: 1.2, dash: "dot"}, hoverinfo: "skip", showlegend: false},
+      {type: "scatter", mode: "lines", x: best.map((run) => run.usd), y: best.map((run) => run.best), line: {shape: "hv", color: color("--rest"), width: 1.2, dash: "dot"}, hoverinfo: "skip", showlegend: false},
       {type: "scatter", mode: "markers", x: shown.map((run) => run.usd), y: shown.map((run) => run.best), text: shown.map((run) => plain(run.run)), customdata: shown.map((run) => run.run), showlegend: false,
-        marker: {size: shown.map((run) => (run.pareto ? 11 : 8)), color: shown.map((run) => (run.pareto ? colour("s-train") : colour("--rest"))), line: {width: 1, color: colour("--paper")}},
+        marker: {size: shown.map((run) => (run.pareto ? 11 : 8)), color: shown.map((run) => (run.pareto ? color("s-train") : color("--rest"))), line: {width: 1, color: color("--paper")}},
         hovertemplate: "%{text}<br>%{y:.5g} for %{x:$,.2f}<extra></extra>"},
     ],
     layout: {xaxis: {title: {text: "dollars"}, tickprefix: "$"}, yaxis: {title: {text: `best ${plain(answer.metric)}`}}, hovermode: "closest"},
@@ -99,7 +99,7 @@ function compared(answer, runs, place) {
   };
   const targeted = answer.target !== null && answer.target !== undefined;
   return table({
-    caption: `Runs of ${answer.experiment}`, rows: runs, most: 25, sort: place.get("sort") ?? (answer.goal === "max" ? "-best" : "best"), sorted: (sort) => go(place.href({experiment: answer.experiment, sort}), {replace: true}),
+    caption: `Runs of ${answer.experiment}`, rows: runs, maxRows: 25, sort: place.get("sort") ?? (answer.goal === "max" ? "-best" : "best"), sorted: (sort) => go(place.href({experiment: answer.experiment, sort}), {replace: true}),
     row: (run) => ({class: chosen.has(run.run) ? "chosen" : ""}),
     columns: [
       {name: "run", title: "run", value: (run) => run.run, cell: (run) => [h("input", {type: "checkbox", id: `c-${run.run}`, checked: chosen.has(run.run), "aria-label": `Compare ${run.run}`, onchange: () => toggle(run.run)}), " ", h("span.key", {style: {background: run.hue}}), link(place.to("/run", {run: run.run, experiment: null}), run.run), run.pareto ? h("small", {title: "On the Pareto front"}, " ★") : null]},
@@ -110,7 +110,7 @@ function compared(answer, runs, place) {
       {name: "hours", title: "GPU-hours", number: true, value: (run) => run.gpu_hours, cell: (run) => hours(run.gpu_hours)},
       {name: "goodput", title: "goodput", number: true, value: (run) => run.goodput, cell: (run) => ratio(run.goodput)},
       ...(targeted ? [{name: "target", title: "to target", number: true, value: (run) => run.to_target_usd_micro, cell: (run) => (run.to_target_usd_micro === null ? h("span.soft", {}, "not reached") : usdMicro(run.to_target_usd_micro))}] : []),
-      {name: "marginal", title: "the last tenth bought", number: true, value: (run) => run.marginal?.share_of_all_gain, cell: (run) => (run.marginal ? `${share(run.marginal.share_of_all_gain, 1)} of the gain` : "–")},
+      {name: "marginal", title: "gain from last 10% of spend", number: true, value: (run) => run.marginal?.share_of_all_gain, cell: (run) => (run.marginal ? `${share(run.marginal.share_of_all_gain, 1)} of total gain` : "–")},
     ],
   });
 }
