@@ -18,7 +18,7 @@ from pyrometer.findings.continuity import MAX_GAP_MS, named, until_ms
 from pyrometer.findings.proposals import Proposal
 from pyrometer.model.records import Finding
 from pyrometer.model.settings import Settings
-from pyrometer.questions.registry import DEFAULT_LAST
+from pyrometer.questions.parameters import DEFAULT_LAST
 from pyrometer.serve.core import Core
 from pyrometer.serve.main import Services, build_services
 from pyrometer.simulate.night import simulate

@@ -19,14 +19,8 @@ from hypothesis import strategies as st
 
 from pyrometer.account.query.time_range import TimeRangeError
 from pyrometer.model.settings import Settings
-from pyrometer.questions.registry import (
-    COMMON_PARAMETERS,
-    OWN_PARAMETERS,
-    NotFoundError,
-    QuestionError,
-    known,
-    question,
-)
+from pyrometer.questions.parameters import COMMON_PARAMETERS, OWN_PARAMETERS, QuestionError
+from pyrometer.questions.registry import NotFoundError, question, question_names
 from pyrometer.questions.tokens import Tokens
 from pyrometer.serve.core import Core
 from pyrometer.serve.http.downloads import DOWNLOADS
@@ -147,12 +141,12 @@ def checked(what: str, said: dict[str, str]) -> None:
 
 
 @CHECKED
-@given(st.sampled_from((*known(), "nothing")), parameters())
+@given(st.sampled_from((*question_names(), "nothing")), parameters())
 def test_a_question_is_asked_or_refused(what, said):
     checked(what, dict(said))
 
 
-@pytest.mark.parametrize("what", known())
+@pytest.mark.parametrize("what", question_names())
 def test_every_parameter_with_every_wrong_value(what):
     needed = {"run": OUR_RUN} if "run" in OWN_PARAMETERS.get(what, ()) else {}
     for name in (*COMMON_PARAMETERS, *OWN_PARAMETERS.get(what, ())):
@@ -199,7 +193,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 ANSWERS = (
-    *(f"/api/v1/{what}" for what in (*known(), "nothing")),
+    *(f"/api/v1/{what}" for what in (*question_names(), "nothing")),
     *(f"/api/v1/export/{form}" for form in (*DOWNLOADS, "x")),
     "/report",
 )

@@ -148,7 +148,7 @@ def test_never_more_is_kept_than_may_be_and_what_is_kept_is_the_newest(kept: lis
     all_kept = AnswerCache(max_bytes=100)
     newest: dict[str, int] = {}
     for name, size in kept:
-        all_kept.keep("", CachedAnswer(name, 0.0, 0.0), b"x" * size)
+        all_kept.add("", CachedAnswer(name, 0.0, 0.0), b"x" * size)
         newest[name] = size
         there = {one: body for one in "abcdef" if (body := all_kept._bodies.get(key("", one))) is not None}
         assert sum(map(len, there.values())) == all_kept._bytes <= 100

@@ -25,7 +25,8 @@ from pyrometer.model.human import counted
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.questions import registry
 from pyrometer.questions.client import Address, ServerError, UnreachableError, ask, published
-from pyrometer.questions.registry import NotFoundError, Question, QuestionError, question
+from pyrometer.questions.parameters import COMMON_PARAMETERS, QuestionError
+from pyrometer.questions.registry import NotFoundError, Question, question
 from pyrometer.questions.tokens import TokenError
 from pyrometer.store import Store, StoreBusyError, StoreError, data_folders
 from pyrometer.store.engines import ENGINES, LOCAL, RAY
@@ -152,7 +153,7 @@ def read_options(
             lake = _lake_request(clusters, others)
             if lake is not None and (data is not None or server is not None):
                 raise click.UsageError("Pass only one of --lake, --data and --server.")
-            values = {name: others.pop(name) for name in registry.COMMON_PARAMETERS if name != "all"}
+            values = {name: others.pop(name) for name in COMMON_PARAMETERS if name != "all"}
             parameters = {name: value for name, value in values.items() if value is not None}
             if everything:
                 parameters["all"] = "1"

@@ -21,7 +21,8 @@ from pyrometer.collect.kubernetes.api import connect
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.questions.registry import DEFAULT_LAST, question
+from pyrometer.questions.parameters import DEFAULT_LAST
+from pyrometer.questions.registry import question
 from pyrometer.serve.ingest.backfill import Backfill
 from pyrometer.store import Store
 

@@ -19,7 +19,7 @@ import msgspec
 from pyrometer.account.build.ledger import LedgerCoverage
 from pyrometer.account.closing.closed_months import revision_of
 from pyrometer.model.columns import SCHEMAS
-from pyrometer.questions.registry import QuestionError
+from pyrometer.questions.parameters import QuestionError
 from pyrometer.store import StoreReader
 
 MAX_BYTES = 64 << 20  # of cached answers
@@ -119,8 +119,8 @@ class CachedAnswer(NamedTuple):
         """Whether a new one takes too long to wait for."""
         return self.took_s > QUICK_S
 
-    def may_be_made_again(self, now_s: float) -> bool:
-        """Whether the pause after a slow answer is over."""
+    def may_be_renewed(self, now_s: float) -> bool:
+        """Whether the pause after a slow answer has ended."""
         return now_s - self.at_s > max(MIN_PAUSE_S, REST_FACTOR * self.took_s)
 
 
@@ -145,7 +145,7 @@ class AnswerCache:
         made = self._newest.get(f"{question} {audience}")
         return made if made is not None and self.get(key(audience, made.tag)) is not None else None
 
-    def keep(self, audience: str, made: CachedAnswer, body: bytes) -> None:
+    def add(self, audience: str, made: CachedAnswer, body: bytes) -> None:
         """Adds an answer, and drops those that were not requested for the longest time."""
         tag = key(audience, made.tag)
         self._bytes += len(body) - len(self._bodies.pop(tag, b""))

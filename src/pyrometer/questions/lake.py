@@ -11,15 +11,8 @@ from pyrometer.account.query.energy import tariff_of
 from pyrometer.account.query.fleet import Fleet, LakeCluster, LakeQuestion
 from pyrometer.account.query.scope import ScopeNotFoundError
 from pyrometer.model.settings import Settings
-from pyrometer.questions.registry import (
-    Answer,
-    NotFoundError,
-    Question,
-    QuestionError,
-    common_parameters,
-    groupings_of,
-    question,
-)
+from pyrometer.questions.parameters import QuestionError, common_parameters, groupings_of
+from pyrometer.questions.registry import Answer, NotFoundError, Question, question
 from pyrometer.store.engines import Engine, Progress
 from pyrometer.store.lake import manifests
 from pyrometer.store.lake.storage import LakeStorage
@@ -57,8 +50,8 @@ def answer_of_lake(
         answer = _summed(Fleet(members, engine, progress), what, parameters, settings)
     else:
         _refuse(what, parameters, engine, members)
-        asked = [question(what, parameters, one) for one in settings]
-        answer = _of_one(members[0], asked[0]) if len(members) == 1 else _listed(members, asked)
+        questions = [question(what, parameters, one) for one in settings]
+        answer = _of_one(members[0], questions[0]) if len(members) == 1 else _listed(members, questions)
     zone = common_parameters(what, parameters, settings[0]).zone
     known = [{"cluster": m.name, "to": iso(m.covered.end_ms, zone)} for m in members]
     return answer | {"clusters": known}
@@ -66,7 +59,7 @@ def answer_of_lake(
 
 def _summed(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Sequence[Settings]) -> Answer:
     common = common_parameters(what, parameters, settings[0])
-    asked = LakeQuestion(
+    lake_question = LakeQuestion(
         common.window(fleet.covered),
         tuple(groupings_of(parameters)),
         common.zone,
@@ -76,34 +69,34 @@ def _summed(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Se
     )
     try:
         if what == "charges":
-            return fleet.charges(asked, common.share)
-        return fleet.cost(asked, [tariff_of(one) for one in settings], common.share)
+            return fleet.charges(lake_question, common.share)
+        return fleet.cost(lake_question, [tariff_of(one) for one in settings], common.share)
     except ScopeNotFoundError as error:
         raise NotFoundError(str(error)) from None
 
 
 def _refuse(what: str, parameters: Mapping[str, str], engine: Engine, members: Sequence[LakeCluster]) -> None:
     """Refuses questions that cannot be joined over clusters or divided among machines."""
-    asked = "cost --by cause" if what == "cost" else what
+    name = "cost --by cause" if what == "cost" else what
     if engine.splits:
-        raise QuestionError(f"`{asked}` cannot be divided among machines. Use --engine local.")
+        raise QuestionError(f"`{name}` cannot be divided among machines. Use --engine local.")
     if len(members) > 1 and what not in LISTED:
         names = ", ".join(member.name for member in members)
-        raise QuestionError(f"`{asked}` needs one cluster. Pass --cluster NAME. Clusters in this lake: {names}.")
+        raise QuestionError(f"`{name}` needs one cluster. Pass --cluster NAME. Clusters in this lake: {names}.")
 
 
-def _of_one(member: LakeCluster, asked: Question) -> Answer:
+def _of_one(member: LakeCluster, ask: Question) -> Answer:
     with member.reading() as reading:
         reading.fetch_beside()
-        return asked(reading, member.covered)
+        return ask(reading, member.covered)
 
 
-def _listed(members: Sequence[LakeCluster], asked: Sequence[Question]) -> Answer:
+def _listed(members: Sequence[LakeCluster], questions: Sequence[Question]) -> Answer:
     """The rows of several clusters, newest first. A team or an experiment need not exist in all of them."""
     rows: list[Answer] = []
     answer: Answer | None = None
     nothing: NotFoundError | None = None
-    for member, ask in zip(members, asked, strict=True):
+    for member, ask in zip(members, questions, strict=True):
         try:
             answer = _of_one(member, ask)
         except NotFoundError as error:

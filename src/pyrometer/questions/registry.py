@@ -1,13 +1,11 @@
-"""The questions of commands and of the HTTP API: their parameters, checks and answers."""
+"""The questions of commands and of the HTTP API: what answers each of them."""
 
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, tzinfo
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +21,8 @@ from pyrometer.account.query.energy import tariff_of
 from pyrometer.account.query.groupings import GROUPINGS
 from pyrometer.account.query.names import open_names
 from pyrometer.account.query.scope import ScopeNotFoundError, only
-from pyrometer.account.query.sharing import HOW, NONE, Pot
-from pyrometer.account.query.time_range import TimeRange, time_ms, time_range_of, zone_of
+from pyrometer.account.query.sharing import NONE, Pot
+from pyrometer.account.query.time_range import TimeRange, time_ms
 from pyrometer.answers.burn import burn
 from pyrometer.answers.experiments.experiment_list import experiments
 from pyrometer.answers.experiments.worth import ExperimentNotFoundError, MetricNotFoundError, worth
@@ -48,41 +46,24 @@ from pyrometer.answers.why import why
 from pyrometer.causes.registry import DETECTORS
 from pyrometer.identify.gpus.price_book import read_price_book
 from pyrometer.model.settings import Settings
+from pyrometer.questions.parameters import (
+    MAX_LIMIT,
+    QuestionError,
+    common_parameters,
+    groupings_of,
+    number_of,
+    omitted_parts,
+    one_of,
+    sample_of,
+    target_of,
+)
 from pyrometer.store import Store, StoreReader
 
 Answer = dict[str, Any]
-# checked; answers from a store that is up to date
+
+
+# A checked question. Answers from a store that is up to date.
 Question = Callable[[StoreReader, LedgerCoverage], Answer]
-
-WINDOW = ("last", "since", "until", "month", "all", "tz", "price")
-SCOPE = ("team", "experiment")  # limits the answer to one team or experiment
-COMMON_PARAMETERS = (*WINDOW, *SCOPE)
-OWN_PARAMETERS = {  # of each question
-    "why": ("workload",),
-    "burn": ("workload",),
-    "runs": ("workload",),
-    "cost": ("by", "share_platform", "workload"),
-    "charges": ("share_platform",),
-    "cluster": ("at",),
-    "show": ("run", "without"),
-    "signals": ("run",),
-    "trace": ("run", "step", "sample", "attempt"),
-    "lineage": ("run", "step", "sample", "checkpoint", "spikes", "metric", "attempt", "limit", "offset"),
-    "worth": ("experiment", "metric", "target"),
-    "top": ("limit",),
-}
-# Other questions cover all data by default.
-DEFAULT_LAST = {"why": "12h", "cost": "12h", "burn": "12h", "charges": "12h", "top": "1h"}
-MAX_USD_MICRO_PER_HOUR = 10**12
-MAX_STEP = 2**62
-MAX_LIMIT = 100_000
-MAX_SAMPLE_LENGTH = 1_000
-MAX_NAME_LENGTH = 1_000
-OPTIONAL_PARTS = ("windows", "findings")  # of `show`: large or slow
-
-
-class QuestionError(ValueError):
-    """An invalid question. The text names the option, the value and what to do."""
 
 
 class NotFoundError(LookupError):
@@ -110,10 +91,12 @@ class _Scope(NamedTuple):
 
 def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Question:
     """Checks a question. Its parameters are named like the options of its command."""
+    if what not in _ANSWERS:
+        raise NotFoundError(f"Question {what!r} not found. Known questions: {', '.join(_ANSWERS)}.")
     common = common_parameters(what, parameters, settings)
     answer = _ANSWERS[what](parameters)
 
-    def asked(store: StoreReader, covered: LedgerCoverage) -> Answer:
+    def ask(store: StoreReader, covered: LedgerCoverage) -> Answer:
         window, zone, price_usd_micro, team, experiment, share, workload = common
         scope = _Scope(window(covered), zone, settings, price_usd_micro, team, experiment, workload)
         scope = scope._replace(pot=_pot(store, scope, what, parameters, share))
@@ -123,50 +106,10 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
         except ScopeNotFoundError as error:
             raise NotFoundError(str(error)) from None
 
-    return asked
+    return ask
 
 
-class CommonParameters(NamedTuple):
-    """The parameters that every question has, checked."""
-
-    window: Callable[[LedgerCoverage], TimeRange]
-    zone: tzinfo
-    price_usd_micro: int | None
-    team: str | None
-    experiment: str | None
-    share: str  # how slots without a holder are paid
-    workload: str | None = None  # its UID
-
-
-def common_parameters(what: str, parameters: Mapping[str, str], settings: Settings) -> CommonParameters:
-    """Checks the parameters that every question has. Raises errors for unknown ones."""
-    if what not in _ANSWERS:
-        raise NotFoundError(f"Question {what!r} not found. Known questions: {', '.join(_ANSWERS)}.")
-    allowed = (*COMMON_PARAMETERS, *OWN_PARAMETERS.get(what, ()))
-    unknown = sorted(set(parameters) - set(allowed))
-    if unknown:
-        raise QuestionError(f"Parameter {unknown[0]!r} is unknown. Known parameters: {', '.join(allowed)}.")
-    values = {name: parameters.get(name) for name in allowed}
-    zone = zone_of(values["tz"] or settings.timezone)
-    window = time_range_of(
-        values["last"],
-        values["since"],
-        values["until"],
-        values["month"],
-        values["all"] in ("1", "true"),
-        zone,
-        DEFAULT_LAST.get(what),
-    )
-    price_usd_micro = _price(values["price"])
-    # the experiment of `worth` is the one that its runs name, not the one that pays
-    team, experiment = (None if name in OWN_PARAMETERS.get(what, ()) else _name(parameters, name) for name in SCOPE)
-    workload = _name(parameters, "workload")
-    return CommonParameters(
-        window, zone, price_usd_micro, team, experiment, _share(parameters, experiment or workload), workload
-    )
-
-
-def known() -> tuple[str, ...]:
+def question_names() -> tuple[str, ...]:
     """The names of all questions."""
     return tuple(_ANSWERS)
 
@@ -181,8 +124,6 @@ def bring_up_to_date(
         covered = build(store, settings, now_ms=now_ms, prices=prices)
     return covered
 
-
-# -- one function per question: checks its parameters and returns the function that answers it ------------------------
 
 _Answering = Callable[[StoreReader, _Scope], Answer]
 
@@ -231,11 +172,6 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
     return answer
 
 
-def groupings_of(parameters: Mapping[str, str]) -> list[str]:
-    """The groupings of an answer."""
-    return [name.strip() for name in parameters.get("by", "team").split(",") if name.strip()]
-
-
 def _charges(parameters: Mapping[str, str]) -> _Answering:
     return lambda store, scope: charges(
         store,
@@ -245,16 +181,6 @@ def _charges(parameters: Mapping[str, str]) -> _Answering:
         basis=scope.basis(store, ()),
         pot=scope.pot,
     )
-
-
-def _share(parameters: Mapping[str, str], experiment: str | None) -> str:
-    """How slots without a holder are paid."""
-    share = parameters.get("share_platform", NONE)
-    if share not in HOW:
-        raise QuestionError(f"--share-platform {share!r} is unknown. Known values: {', '.join(HOW)}.")
-    if share != NONE and experiment is not None:
-        raise QuestionError("--share-platform divides among teams. Drop the experiment and the workload.")
-    return share
 
 
 def _pot(store: StoreReader, scope: _Scope, what: str, parameters: Mapping[str, str], share: str) -> Pot | None:
@@ -295,7 +221,7 @@ def _runs(parameters: Mapping[str, str]) -> _Answering:
 
 
 def _show(parameters: Mapping[str, str]) -> _Answering:
-    without = _without(parameters)
+    without = omitted_parts(parameters)
 
     def answer(store: StoreReader, named: str, scope: _Scope) -> Answer:
         """A run, a workload that only its controller reports, a run of a pipeline, or a sweep."""
@@ -303,10 +229,10 @@ def _show(parameters: Mapping[str, str]) -> _Answering:
         try:
             return show(store, named, window, settings, zone=zone, price_usd_micro=price, without=without)
         except RunNotFoundError:
-            told = controller_run(store, named)
-        if told is not None:
+            run = controller_run(store, named)
+        if run is not None:
             with suppress(RunNotFoundError):
-                return show(store, told, window, settings, zone=zone, price_usd_micro=price, without=without)
+                return show(store, run, window, settings, zone=zone, price_usd_micro=price, without=without)
         try:
             return show_pipeline(
                 store, named, window, settings, zone=zone, price_usd_micro=price, findings="findings" not in without
@@ -325,32 +251,32 @@ def _signals(parameters: Mapping[str, str]) -> _Answering:
 
 
 def _trace(parameters: Mapping[str, str]) -> _Answering:
-    asked = _one_of(parameters, ("step", "sample"))
-    step, attempt = _number(parameters, "step"), _number(parameters, "attempt")
-    if attempt is not None and asked != "step":
+    selected = one_of(parameters, ("step", "sample"))
+    step, attempt = number_of(parameters, "step"), number_of(parameters, "attempt")
+    if attempt is not None and selected != "step":
         raise QuestionError("--attempt selects the attempt of a step. Pass --step, too.")
 
     def answer(store: StoreReader, run: str, scope: _Scope) -> Answer:
         if step is not None:
             return trace_step(store, run, step, scope.window, zone=scope.zone, attempt=attempt)
-        if asked == "sample":
-            return trace_sample(store, run, _sample(parameters), scope.window, zone=scope.zone)
+        if selected == "sample":
+            return trace_sample(store, run, sample_of(parameters), scope.window, zone=scope.zone)
         return trace_run(store, run, scope.window, zone=scope.zone)
 
     return _of_run(parameters, answer)
 
 
 def _lineage(parameters: Mapping[str, str]) -> _Answering:
-    asked = _one_of(parameters, ("step", "sample", "checkpoint", "spikes"))
-    if asked is None:
+    selected = one_of(parameters, ("step", "sample", "checkpoint", "spikes"))
+    if selected is None:
         raise QuestionError("Choose one of --step N, --sample ID, --checkpoint STEP, --spikes.")
-    if "attempt" in parameters and asked not in ("step", "checkpoint"):
+    if "attempt" in parameters and selected not in ("step", "checkpoint"):
         raise QuestionError("--attempt selects the attempt of a step or checkpoint. Pass --step or --checkpoint, too.")
-    if "metric" in parameters and asked != "spikes":
+    if "metric" in parameters and selected != "spikes":
         raise QuestionError("--metric selects the metric of --spikes. Pass --spikes, too.")
-    step, saved, attempt = (_number(parameters, name) for name in ("step", "checkpoint", "attempt"))
-    limit = _number(parameters, "limit", MAX_LIMIT) or MAX_UPDATES
-    offset = _number(parameters, "offset") or 0
+    step, saved, attempt = (number_of(parameters, name) for name in ("step", "checkpoint", "attempt"))
+    limit = number_of(parameters, "limit", MAX_LIMIT) or MAX_UPDATES
+    offset = number_of(parameters, "offset") or 0
 
     def answer(store: StoreReader, run: str, scope: _Scope) -> Answer:
         window, zone = scope.window, scope.zone
@@ -360,8 +286,8 @@ def _lineage(parameters: Mapping[str, str]) -> _Answering:
             return lineage_of_checkpoint(
                 store, run, saved, window, zone=zone, attempt=attempt, limit=limit, offset=offset
             )
-        if asked == "sample":
-            return lineage_of_sample(store, run, _sample(parameters), window, zone=zone, limit=limit, offset=offset)
+        if selected == "sample":
+            return lineage_of_sample(store, run, sample_of(parameters), window, zone=zone, limit=limit, offset=offset)
         from pyrometer.answers.runs.spikes import lineage_of_spikes  # imports numpy
 
         return lineage_of_spikes(store, run, window, zone=zone, metric=parameters.get("metric"))
@@ -370,7 +296,7 @@ def _lineage(parameters: Mapping[str, str]) -> _Answering:
 
 
 def _worth(parameters: Mapping[str, str]) -> _Answering:
-    experiment, metric, target = parameters.get("experiment"), parameters.get("metric"), _target(parameters)
+    experiment, metric, target = parameters.get("experiment"), parameters.get("metric"), target_of(parameters)
     if target is not None and experiment is None:
         raise QuestionError("--target needs an experiment. `pyrometer worth` lists them.")
 
@@ -391,7 +317,7 @@ def _worth(parameters: Mapping[str, str]) -> _Answering:
 
 
 def _top(parameters: Mapping[str, str]) -> _Answering:
-    limit = _number(parameters, "limit", MAX_LIMIT)
+    limit = number_of(parameters, "limit", MAX_LIMIT)
     return lambda store, scope: top(
         store,
         scope.window,
@@ -399,18 +325,6 @@ def _top(parameters: Mapping[str, str]) -> _Answering:
         price_usd_micro=scope.price_usd_micro,
         limit=MAX_ROWS if limit is None else limit,
     )
-
-
-def _target(parameters: Mapping[str, str]) -> float | None:
-    """The value that a metric is to reach."""
-    text = parameters.get("target")
-    try:
-        target = None if text is None else float(text)
-    except ValueError:
-        target = math.nan
-    if target is not None and not math.isfinite(target):
-        raise QuestionError(f"--target {text!r} is not a number.")
-    return target
 
 
 def _of_run(parameters: Mapping[str, str], answer: Callable[[StoreReader, str, _Scope], Answer]) -> _Answering:
@@ -436,47 +350,6 @@ def _of_run(parameters: Mapping[str, str], answer: Callable[[StoreReader, str, _
     return of_run
 
 
-def _one_of(parameters: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    """The one of these that is passed. Two are an error."""
-    asked = [name for name in names if parameters.get(name) is not None]
-    if len(asked) > 1:
-        raise QuestionError(f"Pass only one of {', '.join(f'--{name}' for name in names)}.")
-    return asked[0] if asked else None
-
-
-def _number(parameters: Mapping[str, str], name: str, maximum: int = MAX_STEP) -> int | None:
-    text = parameters.get(name)
-    if text is None:
-        return None
-    digits = text.replace(",", "").strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= maximum):
-        raise QuestionError(f"--{name} {text!r} is not a whole number from 0 to {maximum:,}.")
-    return int(digits)
-
-
-def _name(parameters: Mapping[str, str], name: str) -> str | None:
-    """An optional name. An empty one is an error, because it would mean everything."""
-    value = parameters.get(name)
-    if value is not None and not 0 < len(value) <= MAX_NAME_LENGTH:
-        raise QuestionError(f"--{name} has {len(value):,} characters. It must have 1 to {MAX_NAME_LENGTH:,}.")
-    return value
-
-
-def _without(parameters: Mapping[str, str]) -> list[str]:
-    names = [name.strip() for name in parameters.get("without", "").split(",") if name.strip()]
-    for name in names:
-        if name not in OPTIONAL_PARTS:
-            raise QuestionError(f"--without {name!r} is unknown. Known values: {', '.join(OPTIONAL_PARTS)}.")
-    return names
-
-
-def _sample(parameters: Mapping[str, str]) -> str:
-    sample = parameters["sample"]
-    if len(sample) > MAX_SAMPLE_LENGTH:
-        raise QuestionError(f"--sample has {len(sample):,} characters. The maximum is {MAX_SAMPLE_LENGTH:,}.")
-    return sample
-
-
 _ANSWERS: dict[str, Callable[[Mapping[str, str]], _Answering]] = {
     "why": _why,
     "cost": _cost,
@@ -493,15 +366,3 @@ _ANSWERS: dict[str, Callable[[Mapping[str, str]], _Answering]] = {
     "closed": _closed,
     "instances": _instances,
 }
-
-
-def _price(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        micro = int(Decimal(text.lstrip("$")) * 1_000_000)
-    except (ArithmeticError, ValueError):  # not a number, "nan", "inf", "1e999999"
-        raise QuestionError(f"--price {text!r} is not a number of dollars.") from None
-    if not 0 <= micro <= MAX_USD_MICRO_PER_HOUR:
-        raise QuestionError(f"--price {text!r} is not between 0 and 1,000,000 dollars per GPU-hour.")
-    return micro

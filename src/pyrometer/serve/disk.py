@@ -16,8 +16,8 @@ _log = logging.getLogger("pyrometer")
 
 # What DuckDB raises when it cannot read or write its files: on a commit, on a file, and on everything after a failed
 # checkpoint, until the folder is opened again (`Store.revive`).
-OF_DUCKDB = (duckdb.IOException, duckdb.TransactionException, duckdb.FatalException, duckdb.ConnectionException)
-OF_DISK = (OSError, *OF_DUCKDB)
+DUCKDB_ERRORS = (duckdb.IOException, duckdb.TransactionException, duckdb.FatalException, duckdb.ConnectionException)
+DISK_ERRORS = (OSError, *DUCKDB_ERRORS)
 
 UNWRITTEN = "The disk cannot be written, and senders get 503"
 UNSTORED = "Collected data could not be stored"

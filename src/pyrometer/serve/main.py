@@ -1,4 +1,4 @@
-"""The composition root of a server: builds its parts, starts its tasks, and answers until it is told to stop."""
+"""The composition root of a server: builds its parts, starts its tasks, and answers until it is stopped."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def warn_about_access(access: Access, store: Store, host: str, *, always_open: bool) -> None:
-    """Logs one line when nobody, or anybody, has access."""
+    """Warns when no client, or every client, has access."""
     has_proxy = access.proxy.is_configured
     if always_open and has_proxy:
         raise AuthenticationConflictError(

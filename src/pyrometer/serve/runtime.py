@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
-from pyrometer.serve.disk import OF_DISK, OF_DUCKDB, UNSTORED, Disk
+from pyrometer.serve.disk import DISK_ERRORS, DUCKDB_ERRORS, UNSTORED, Disk
 
 RESTART_S = 5.0
-REST_FACTOR = 10  # a task rests this many times as long as it worked
+REST_FACTOR = 10  # of the time that a task worked, for which it then rests
 
 # Most objects of a server live for a second, a few hundred thousand at a time. With Python's thresholds the half
 # million that stay would be searched for cycles again and again: at 80,000 GPUs a third of all CPU, and pauses of
@@ -49,7 +49,7 @@ async def restart_on_error(run: Callable[[], Awaitable[None]], disk: Disk) -> No
             await run()
         except asyncio.CancelledError:
             raise
-        except OF_DUCKDB as error:
+        except DUCKDB_ERRORS as error:
             disk.failed(UNSTORED, error)
             await asyncio.sleep(RESTART_S)
         except Exception:
@@ -64,7 +64,7 @@ async def repeat(min_pause_s: float, work: Callable[[], Awaitable[None]], troubl
         try:
             await work()
             disk.worked(trouble)
-        except OF_DISK as error:
+        except DISK_ERRORS as error:
             disk.failed(trouble, error)
         except Exception:
             _log.exception("%s. Trying again", trouble)

@@ -14,7 +14,8 @@ from pyrometer.account.closing.closing_months import close
 from pyrometer.account.query import fleet
 from pyrometer.account.query.time_range import TimeRange
 from pyrometer.model.units import MS_PER_DAY
-from pyrometer.questions.registry import NotFoundError, QuestionError
+from pyrometer.questions.parameters import QuestionError
+from pyrometer.questions.registry import NotFoundError
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Local
 from pyrometer.store.lake import LakeStorage

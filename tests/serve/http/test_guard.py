@@ -435,7 +435,7 @@ def test_authenticated_requests_are_never_closed_for_others(steps: list[tuple[st
                 sending.pop(other).__exit__(None, None, None)
             busy = {other for other in busy if not other.aborted}
             assert len(open_) <= 6
-            assert set(table._places) == set(open_)
+            assert set(table._groups) == set(open_)
             held = {id(answer): len(answer) for answer in table._answers.values()}
             assert table._answer_bytes == sum(held.values()) <= max(10, *held.values(), 0)
 

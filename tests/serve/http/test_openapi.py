@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
     status_code_conformance,
 )
 
-from pyrometer.questions.registry import COMMON_PARAMETERS, OWN_PARAMETERS  # noqa: E402
+from pyrometer.questions.parameters import COMMON_PARAMETERS, OWN_PARAMETERS  # noqa: E402
 from pyrometer.serve.http.openapi import document  # noqa: E402
 from tests.support.server_process import serving  # noqa: E402
 from tests.support.traced_run import RUN, Trained  # noqa: E402

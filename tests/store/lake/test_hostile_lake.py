@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from pyrometer.model.settings import SettingError, Settings, with_values
 from pyrometer.questions.lake import Lake, answer_of_lake
-from pyrometer.questions.registry import NotFoundError, QuestionError
+from pyrometer.questions.parameters import QuestionError
+from pyrometer.questions.registry import NotFoundError
 from pyrometer.store import StoreError
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Local

@@ -27,7 +27,8 @@ from pyrometer.questions.cache import (
     question_of,
     tag,
 )
-from pyrometer.questions.registry import NotFoundError, Question, QuestionError, question
+from pyrometer.questions.parameters import QuestionError
+from pyrometer.questions.registry import NotFoundError, Question, question
 from pyrometer.questions.tokens import Principal
 from pyrometer.serve.core import Core
 from pyrometer.serve.disk import UNANSWERED
@@ -63,12 +64,12 @@ AS_JSON = AnswerFormat(JSON, as_json)
 
 
 class AnswerRequest(NamedTuple):
-    """A question, the format of its answer, and who may see the same answer."""
+    """A question, the format of its answer, and the audience that may share the answer."""
 
     what: str
     form: AnswerFormat
     parameters: dict[str, str]
-    audience: str  # a team; empty: everybody who may see all teams
+    audience: str  # a team; empty: all teams
 
     def tag(self, revision: str) -> str:
         """The tag of the answer at a revision of the ledger."""
@@ -113,22 +114,22 @@ class Answering:
         with question_errors():
             latest = last_will_do(parameters)
             page = AnswerPage.requested(what, parameters) if form.media_type == JSON else None
-        asked = AnswerRequest(what, form, parameters, who.team or "")
+        answer_request = AnswerRequest(what, form, parameters, who.team or "")
         known = request.headers.get("If-None-Match", "")
         if page is not None and page.tag is not None:
-            return _page_response(page, self._cache.get(key(asked.audience, page.tag)), page.tag)
-        made = self._cache.newest(asked.audience, asked.question) if latest else None
+            return _page_response(page, self._cache.get(key(answer_request.audience, page.tag)), page.tag)
+        made = self._cache.newest(answer_request.audience, answer_request.question) if latest else None
         if made is not None and made.is_slow:
-            self._renew(asked, made)
-            tagged, body = made.tag, self._cache.get(key(asked.audience, made.tag))
+            self._renew(answer_request, made)
+            tagged, body = made.tag, self._cache.get(key(answer_request.audience, made.tag))
         else:
             async with self.turn():
-                tagged, body = await self._made(asked, known if page is None else "")
+                tagged, body = await self._made(answer_request, known if page is None else "")
         return _page_response(page, body, tagged) if page is not None else _response(tagged, body, form, known)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """A place among the questions that are answered. Few are answered at a time, some wait, more are refused."""
+        """Waits for a turn to answer a question. Few are answered at a time, some wait, and the rest is refused."""
         if self._asking >= MAX_ASKING:
             raise HttpError(429, "Too many questions at the same time. Try again later.")
         self._asking += 1
@@ -144,19 +145,19 @@ class Answering:
             await asyncio.to_thread(self._core.store.interrupt_readers)
             await asyncio.wait(tasks, timeout=0.1)
 
-    async def _made(self, asked: AnswerRequest, known: str = "") -> tuple[str, bytes | None]:
+    async def _made(self, answer_request: AnswerRequest, known: str = "") -> tuple[str, bytes | None]:
         """The tag of the current answer, and its body unless the client has it."""
-        ask = _checked(asked.what, asked.parameters, self._core.settings)
+        ask = _checked(answer_request.what, answer_request.parameters, self._core.settings)
         async with self._core.lock:
             covered, revision = self._current() if self._accounting.is_current() else await run_to_end(self._current)
-            tagged = asked.tag(revision)
+            tagged = answer_request.tag(revision)
             if is_known(tagged, known):
                 return tagged, None
-            cached = key(asked.audience, tagged)
+            cached = key(answer_request.audience, tagged)
             body = self._cache.get(cached)
             if body is None and cached not in self._making:  # equal questions wait for one answer
                 snapshot = await run_to_end(self._core.store.snapshot)
-                self._making[cached] = asyncio.create_task(self._make(asked, tagged, ask, snapshot, covered))
+                self._making[cached] = asyncio.create_task(self._make(answer_request, tagged, ask, snapshot, covered))
                 self._making[cached].add_done_callback(lambda made: self._was_made(cached, made))
             making = self._making.get(cached)
         if body is None and making is not None:
@@ -173,30 +174,30 @@ class Answering:
     def _was_made(self, cached: str, made: asyncio.Task[bytes]) -> None:
         del self._making[cached]
         if not made.cancelled():
-            made.exception()  # marks it as retrieved: those who still wait get it
+            made.exception()  # marks it as retrieved: requests that still wait get it
 
     async def _make(
-        self, asked: AnswerRequest, tagged: str, ask: Question, snapshot: Snapshot, covered: LedgerCoverage
+        self, answer_request: AnswerRequest, tagged: str, ask: Question, snapshot: Snapshot, covered: LedgerCoverage
     ) -> bytes:
         began_s = time.monotonic()
-        body = await asyncio.to_thread(lambda: asked.form.render(_read(ask, snapshot, covered)))
+        body = await asyncio.to_thread(lambda: answer_request.form.render(_read(ask, snapshot, covered)))
         self._core.disk.worked(UNANSWERED)
         now_s = time.monotonic()
-        self._cache.keep(asked.audience, CachedAnswer(tagged, now_s - began_s, now_s), body)
+        self._cache.add(answer_request.audience, CachedAnswer(tagged, now_s - began_s, now_s), body)
         return body
 
-    def _renew(self, asked: AnswerRequest, made: CachedAnswer) -> None:
+    def _renew(self, answer_request: AnswerRequest, made: CachedAnswer) -> None:
         """Makes the next answer in the background, and sends an event when it differs."""
-        name = f"{asked.question} {asked.audience}"
-        if name in self._renewing or not made.may_be_made_again(time.monotonic()):
+        name = f"{answer_request.question} {answer_request.audience}"
+        if name in self._renewing or not made.may_be_renewed(time.monotonic()):
             return
 
         async def renew() -> None:
             with suppress(HttpError):
                 async with self.turn():
-                    tagged, _ = await self._made(asked)
+                    tagged, _ = await self._made(answer_request)
                 if tagged != made.tag:
-                    self._events.send("answer", {"question": asked.what})
+                    self._events.send("answer", {"question": answer_request.what})
 
         self._renewing[name] = asyncio.create_task(renew())
         self._renewing[name].add_done_callback(lambda _: self._renewing.pop(name))

@@ -1,4 +1,4 @@
-"""The audit log: who asked what, when, from where and with what result, as JSON lines in the data folder.
+"""The audit log of requests with their sender, time, address and result, as JSON lines in the data folder.
 
 Lines are written in a separate thread, so that no request waits for the disk. The log has no secrets: only values of
 known parameters, and nothing that looks like a token.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrometer.account.query.answer_json import iso
-from pyrometer.questions.registry import COMMON_PARAMETERS, OWN_PARAMETERS
+from pyrometer.questions.parameters import COMMON_PARAMETERS, OWN_PARAMETERS
 from pyrometer.questions.tokens import Principal
 from pyrometer.serve.http.http_error import HttpError, WrongTokenError
 

@@ -1,7 +1,7 @@
 """Authentication and authorization of requests: tokens, sessions of the page, identities from a trusted proxy.
 
-A browser sends cookies, and passes through proxies, on its own, whichever site caused the request. A principal that is
-known by one of these may therefore only read, and requests that change something must come from the server's own pages.
+A browser sends cookies, and passes through proxies, on its own, whichever site caused the request. A principal that one
+of these identifies may therefore only read, and requests that change something must come from the server's own pages.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ MAX_ADDRESSES = 10_000  # with wrong tokens that are remembered
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\[\]:]+)(?::\d*)?")
 _WRONG_ROLE = "The role of this token does not permit this."
-# Headers that proxies add, by their subject or by who adds them. `_` counts as `-`. nginx adds none by default, but
-# uses HTTP/1.0 up to version 1.29.
+# Headers that proxies add, by their subject or by the proxy that adds them. `_` counts as `-`. nginx adds none by
+# default, but uses HTTP/1.0 up to version 1.29.
 PROXY_HEADER = re.compile(
     r"""
     .*(forward|proxy|webauth|auth-request).*
@@ -108,7 +108,7 @@ def _single_value(request: Request, header: str) -> str | None:
 
 
 class Access:
-    """Decides who sent a request and whether they may do what they ask for. No other class decides that."""
+    """Authenticates and authorizes every request. No other class does."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Access:
         self._secure = settings.secure_cookie == "yes"
 
     def authorize(self, request: Request, permission: str) -> Principal:
-        """Who sent the request. Raises `HttpError` unless they have the permission."""
+        """The sender of a request. Raises `HttpError` if it lacks the permission."""
         who = self._anybody(request) or self._authenticated(request, permission)
         admit = getattr(request.state, ADMIT, None)
         if who is not None and admit is not None:
@@ -371,7 +371,7 @@ def _shown(who: Principal) -> dict[str, str | None]:
 
 
 class RecentItems(Generic[Key, Value]):
-    """The items that were set last, by key. The oldest one gives way."""
+    """The most recently set items, by key. The oldest one is dropped."""
 
     def __init__(self, max_items: int) -> None:
         self._max = max_items
@@ -394,7 +394,7 @@ class RecentItems(Generic[Key, Value]):
         return self._items.get(key)
 
     def pop(self, key: Key) -> None:
-        """Removes an item, if it is there."""
+        """Removes an item, if it exists."""
         self._items.pop(key, None)
 
 

@@ -1,4 +1,4 @@
-"""Server-sent events for pages that stay open. A slow reader misses old events and slows nobody down."""
+"""Server-sent events for pages that stay open. A slow reader misses old events and delays no other client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEEPALIVE_S = 15.0  # proxies close silent connections
 
 
 class EventStream:
-    """All listeners, and the newest event of each lasting kind for those who come later."""
+    """All listeners, and the newest event of each lasting kind for listeners that connect later."""
 
     def __init__(self) -> None:
         self._listeners: dict[asyncio.Queue[str | None], str | None] = {}  # with the team whose events they may see
@@ -29,7 +29,7 @@ class EventStream:
         return sorted({team for team in self._listeners.values() if team is not None})
 
     def send(self, kind: str, news: dict[str, Any], *, lasting: bool = False) -> None:
-        """Sends an event to all listeners. A lasting one is also sent to those who come later."""
+        """Sends an event to all listeners. A lasting one is also sent to listeners that connect later."""
         text = _event(kind, news)
         if lasting:
             if self._newest.get(kind) == text:
@@ -39,7 +39,7 @@ class EventStream:
             _put(queue, text)
 
     def send_to_team(self, team: str | None, kind: str, news: dict[str, Any]) -> None:
-        """Sends an event to the viewers of a team. None: those who see all teams."""
+        """Sends an event to the viewers of a team. None: viewers of all teams."""
         for queue, of in self._listeners.items():
             if of == team:
                 _put(queue, _event(kind, news))
@@ -73,7 +73,7 @@ def _event(kind: str, news: dict[str, Any]) -> str:
 
 
 def _put(queue: asyncio.Queue[str | None], text: str | None) -> None:
-    """Adds to the unread events. The oldest one gives way."""
+    """Adds to the unread events. The oldest one is dropped."""
     if queue.full():
         queue.get_nowait()
     queue.put_nowait(text)

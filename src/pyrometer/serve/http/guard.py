@@ -1,4 +1,4 @@
-"""The limits of HTTP: of connections, of bodies, and what every response carries. Nothing here knows who a client is.
+"""The limits of HTTP: of connections, of bodies, and headers of every response. Authentication is elsewhere.
 
 uvicorn waits without limit for the head of a request and for a client that reads slowly, copies a whole response into
 the buffer of its connection, and cannot spare known senders when there are too many connections. Here every wait has a
@@ -44,8 +44,8 @@ MAX_ANONYMOUS_TOTAL = 400  # of all addresses; the rest is for those that have h
 STALE_S = 2.0  # after which any connection without one gives way before those that have had one
 MAX_RESPONSE_BYTES = 256 * 2**20  # of all answers that are being sent; one that is sent to many clients counts once
 BODY_S = 30.0  # for a whole body to arrive
-RETRY_S = 5  # what `Retry-After` says to a sender
-ADMIT = "admit"  # in the state of a request: what to call on its connection when access is granted
+RETRY_S = 5  # the value of `Retry-After` for senders
+ADMIT = "admit"  # in the state of a request: the function to call when access is granted
 CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -87,11 +87,11 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        # Each with the time since when it is there, longest first.
+        # Each with the time when it was added, oldest first.
         self._anonymous: dict[str, dict[Connection, float]] = {}  # by address
         self._busy: dict[Connection, float] = {}
         self._idle: dict[Connection, float] = {}
-        self._places: dict[Connection, dict[Connection, float]] = {}  # which of the above a connection is in
+        self._groups: dict[Connection, dict[Connection, float]] = {}  # the group of each connection
         self._answers: dict[Connection, bytes] = {}  # larger than one piece, and being sent
         self._senders: Counter[int] = Counter()  # of an answer, by identity: cached answers are shared
         self._answer_bytes = 0
@@ -99,7 +99,7 @@ class Connections:
     def add(self, new: Connection) -> None:
         """A new connection. Closes another one, or this one, when there are too many."""
         self.set_anonymous(new)
-        if len(self._places) > MAX_CONNECTIONS:
+        if len(self._groups) > MAX_CONNECTIONS:
             self._victim(new).abort()
 
     def remove(self, one: Connection) -> None:
@@ -119,19 +119,19 @@ class Connections:
 
     def set_idle(self, one: Connection) -> None:
         """The answer has left. An anonymous connection stays anonymous."""
-        if self._places.get(one) is self._busy:
+        if self._groups.get(one) is self._busy:
             self._leave(one)
             self._enter(one, self._idle)
 
     def set_waiting(self, one: Connection) -> None:
         """The next request begins. An anonymous connection gains no time by that."""
-        if one in self._places and not self.is_anonymous(one):
+        if one in self._groups and not self.is_anonymous(one):
             self.set_anonymous(one)
 
     def is_anonymous(self, one: Connection) -> bool:
         """Whether the connection has no authenticated request."""
-        place = self._places.get(one)
-        return place is not self._busy and place is not self._idle
+        group = self._groups.get(one)
+        return group is not self._busy and group is not self._idle
 
     @contextmanager
     def sending(self, one: Connection, answer: bytes) -> Iterator[None]:
@@ -147,15 +147,15 @@ class Connections:
         finally:
             self._release(one)
 
-    def _enter(self, one: Connection, place: dict[Connection, float]) -> None:
-        place[one] = time.monotonic()
-        self._places[one] = place
+    def _enter(self, one: Connection, group: dict[Connection, float]) -> None:
+        group[one] = time.monotonic()
+        self._groups[one] = group
 
     def _leave(self, one: Connection) -> None:
-        place = self._places.pop(one, None)
-        if place is not None:
-            del place[one]
-            if not place and self._anonymous.get(one.network) is place:
+        group = self._groups.pop(one, None)
+        if group is not None:
+            del group[one]
+            if not group and self._anonymous.get(one.network) is group:
                 del self._anonymous[one.network]
 
     def _release(self, one: Connection) -> None:
@@ -191,7 +191,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. Every time that its client is waited for has a limit; the deadline of bodies is in `body_of`."""
+    """One connection. Every wait for its client has a deadline. The one for bodies is in `body_of`."""
 
     def __init__(
         self,
@@ -209,8 +209,8 @@ class Connection(HttpToolsProtocol):
         self._application, self.app = self.app, self._answer
         self._head = _Limit(self.loop, HEAD_S, self.abort)
         self._write = _Limit(self.loop, WRITE_S, self.abort)
-        self._in_head = self._came_on = self._is_lost = False
-        self._beside_bytes = 0  # since a head was complete, or a part of a body arrived
+        self._in_head = self._progressed = self._is_lost = False
+        self._unparsed_bytes = 0  # since a head was complete, or a part of a body arrived
 
     @property
     def not_reading_s(self) -> float:
@@ -231,12 +231,12 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses a part of a request. Its deadline ends when its head is complete."""
-        self._came_on = False
+        self._progressed = False
         super().data_received(data)
         if self._is_at_work():
             self._head.stop()
-        self._beside_bytes = 0 if self._came_on else self._beside_bytes + len(data)
-        if self._beside_bytes > MAX_HEAD_BYTES:
+        self._unparsed_bytes = 0 if self._progressed else self._unparsed_bytes + len(data)
+        if self._unparsed_bytes > MAX_HEAD_BYTES:
             self.abort()
 
     def on_message_begin(self) -> None:
@@ -251,7 +251,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is complete. The parser is lenient: with two hosts, a proxy may believe the other one."""
-        self._in_head, self._came_on = False, True
+        self._in_head, self._progressed = False, True
         version, hosts = self.parser.get_http_version(), sum(name == b"host" for name, _ in self.headers)
         if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
             raise ValueError("not HTTP")  # the parser reports an error of its callbacks, and the answer is 400
@@ -262,11 +262,11 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Takes a part of a body."""
-        self._came_on = True
+        self._progressed = True
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        """The answer is written, though the client may not have read all of it."""
+        """The answer is written, though the client may not have read it completely."""
         self._unanswered.popleft()
         super().on_response_complete()
         self._rest()
@@ -327,8 +327,7 @@ class Connection(HttpToolsProtocol):
         await self._application(scope, receive, send_pieces)
 
     def _admit(self, *, authenticated: bool) -> None:
-        """The request may go on. On a server without authentication its client is as unknown as before, but it is
-        not the first to go."""
+        """Grants access. Without authentication the connection stays anonymous, but is not the first to be closed."""
         if self.transport.is_closing():
             return
         if authenticated:

@@ -19,10 +19,10 @@ from starlette.types import ASGIApp
 from pyrometer.collect.otlp.requests import SIGNALS
 from pyrometer.export.metrics_text import Collector as MetricsCollector
 from pyrometer.export.metrics_text import render_metrics
-from pyrometer.questions.registry import known
+from pyrometer.questions.registry import question_names
 from pyrometer.questions.tokens import Principal
 from pyrometer.render.why_html import render_html
-from pyrometer.serve.disk import OF_DUCKDB, UNANSWERED, Disk
+from pyrometer.serve.disk import DUCKDB_ERRORS, UNANSWERED, Disk
 from pyrometer.serve.disk import words as words_of_disk
 from pyrometer.serve.http import page_files
 from pyrometer.serve.http.admin import BackupRoute, MonthRoutes
@@ -78,7 +78,7 @@ class Guarded:
             except HttpError as error:
                 response = _error_response(error)
                 status = error.status
-            except OF_DUCKDB as error:
+            except DUCKDB_ERRORS as error:
                 self._disk.failed(UNANSWERED, error)
                 response = _error_response(HttpError(503, _unreadable(error)))
                 status = response.status_code
@@ -263,7 +263,7 @@ def _unreadable(error: Exception) -> str:
 def _path(request: Request) -> str:
     """The path as it is logged. An unknown path may contain anything, so its route is logged instead."""
     route = request.scope["route"].path
-    return request.url.path if request.path_params.get("what") in known() else str(route)
+    return request.url.path if request.path_params.get("what") in question_names() else str(route)
 
 
 def _error_response(error: HttpError) -> Response:

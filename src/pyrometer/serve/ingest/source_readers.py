@@ -79,7 +79,7 @@ class Sources:
         return [text for one in self.readers for text in one.source.shortcomings()]
 
     async def run(self) -> None:
-        """First reads the past, if there is a Prometheus that has it and nobody watched the cluster. Then follows all
+        """First reads the past, if a Prometheus has it and the cluster was not watched. Then follows all
         sources until it is cancelled."""
         api = self.collector.api if self.collector else None
         if self._prometheus is not None and api is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyrometer.account.checks.check_parts import Problem
 from pyrometer.collect.prometheus.remote_write import RemoteWriteError, RemoteWriteReader
-from pyrometer.serve.disk import OF_DISK, Disk
+from pyrometer.serve.disk import DISK_ERRORS, Disk
 from pyrometer.store import Store, StoreError
 from pyrometer.store.catalog_rebuild import LOST, put_aside
 from pyrometer.store.inbox import REFUSED, Inbox, of_training
@@ -45,7 +45,7 @@ async def storing(
             try:
                 await store(last)
                 disk.worked(trouble)
-            except OF_DISK as error:
+            except DISK_ERRORS as error:
                 disk.failed(trouble, error)
             except Exception:
                 _log.exception("Data from %s could not be stored. It is kept and tried again", sender)

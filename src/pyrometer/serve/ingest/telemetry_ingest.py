@@ -16,7 +16,7 @@ from pyrometer.identify.kubernetes.cluster import Cluster
 from pyrometer.model.records import GpuSample, NodeSample, Slot
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_MINUTE
-from pyrometer.serve.disk import OF_DUCKDB, UNSTORED, Disk
+from pyrometer.serve.disk import DUCKDB_ERRORS, UNSTORED, Disk
 from pyrometer.serve.ingest.kubernetes_collector import StoredCluster
 from pyrometer.serve.runtime import run_to_end
 from pyrometer.store import Store, StoreError
@@ -81,7 +81,7 @@ class TelemetryIngest:
         self._uncovered += [covers] if covers is not None else []
         try:
             self.store.append(self._unstored)
-        except OF_DUCKDB as error:
+        except DUCKDB_ERRORS as error:
             self._disk.failed(UNSTORED, error)
             if len(self._unstored) > MAX_UNSTORED:
                 self._unstored = [row for row in self._unstored if not isinstance(row, GpuSample | NodeSample)]

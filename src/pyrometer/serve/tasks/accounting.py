@@ -1,4 +1,4 @@
-"""The task that keeps the ledger up to date, seals hours that are over, and counts the metrics of the ledger."""
+"""The task that keeps the ledger up to date, seals completed hours, and counts the metrics of the ledger."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Accounting:
         )
 
     async def update(self) -> None:
-        """Seals hours that are over, brings the ledger and its metrics up to date, and sends the `ledger` event."""
+        """Seals completed hours, brings the ledger and its metrics up to date, and sends the `ledger` event."""
         async with self._core.lock:
             news = await run_to_end(self._update)
         if news is not None:

@@ -47,7 +47,7 @@ class FindingsTask:
         self._notifier = notifier
         self._metrics = metrics
         self._events = events
-        self._lives: FindingTracker | None = None  # None until the first look
+        self._tracker: FindingTracker | None = None  # None until the first look
         self._announced: dict[str | None, set[str]] = {}  # ids of findings by team; None: all teams
 
     async def look(self) -> None:
@@ -66,11 +66,11 @@ class FindingsTask:
         """Looks for findings, and stores them, so that a finding keeps its id."""
         answer = await self._ask("why", {})
         async with self._core.lock:
-            lives, news = await run_to_end(self._remember, answer)
+            tracker, news = await run_to_end(self._remember, answer)
         longer = [one for one in news if one.over_ms is not None and one.from_ms < ms_of(answer["window"]["from"])]
         for one in longer[:MAX_SUMMED_UP]:
-            await self._sum_up(lives, one)
-        await self._notifier.update(lives.all())
+            await self._sum_up(tracker, one)
+        await self._notifier.update(tracker.all())
         await asyncio.to_thread(self._metrics.set_findings, answer["findings"])
         self._announce(None, answer["findings"])
         for team in self._events.teams():  # a team's findings come from the team's own data
@@ -79,17 +79,17 @@ class FindingsTask:
 
     def _remember(self, answer: Answer) -> tuple[FindingTracker, list[Finding]]:
         store = self._core.store
-        if self._lives is None:
-            self._lives = FindingTracker.of(store)
-        return self._lives, self._lives.remember(store, answer)
+        if self._tracker is None:
+            self._tracker = FindingTracker.of(store)
+        return self._tracker, self._tracker.remember(store, answer)
 
-    async def _sum_up(self, lives: FindingTracker, ended: Finding) -> None:
+    async def _sum_up(self, tracker: FindingTracker, ended: Finding) -> None:
         """Stores the total cost of a finding that is longer than the time range in which it was found."""
         until_ms = ended.to_ms + MS_PER_MINUTE
         since, until = iso(max(ended.from_ms, until_ms - MAX_SUMMED_UP_MS), UTC), iso(until_ms, UTC)
         with suppress(HttpError):
             found = (await self._ask("why", {"since": since, "until": until}))["findings"]
-            summed_up = [lives.learn(finding) for finding in found if finding["id"] == ended.finding_id]
+            summed_up = [tracker.learn(finding) for finding in found if finding["id"] == ended.finding_id]
             async with self._core.lock:
                 await run_to_end(self._core.store.append, summed_up)
 

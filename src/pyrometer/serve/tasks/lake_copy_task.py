@@ -70,8 +70,8 @@ class LakeCopyTask:
 
     def _copy(self, copier: LakeCopier, snapshot: Snapshot, covered: LedgerCoverage) -> CopyResult:
         with snapshot:  # files that are replaced in the meantime stay until it is closed
-            told = manifest_header(snapshot, self._core.settings, covered)
-            return copier.copy(snapshot, told, now_ms=time.time_ns() // 1_000_000)
+            header = manifest_header(snapshot, self._core.settings, covered)
+            return copier.copy(snapshot, header, now_ms=time.time_ns() // 1_000_000)
 
     def _failed(self, why: str) -> None:
         self.counts["failed"] += 1

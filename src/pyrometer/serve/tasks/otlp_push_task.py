@@ -119,13 +119,13 @@ class OtlpPushTask:
                 return
             marks = marks._replace(ranks=marks.ranks | pushed.ranks)
             await self._keep(marks)
-        async for run, ended_ms, body in self._lives(runs, marks):
+        async for run, ended_ms, body in self._run_traces(runs, marks):
             if body is not None and not await self._push_body(body, headers):
                 return
             marks = marks._replace(runs={**marks.runs, run: ended_ms})
             await self._keep(marks)
 
-    async def _lives(self, runs: dict[str, int], marks: PushMarks) -> AsyncIterator[tuple[str, int, bytes | None]]:
+    async def _run_traces(self, runs: dict[str, int], marks: PushMarks) -> AsyncIterator[tuple[str, int, bytes | None]]:
         for run, ended_ms in runs.items():
             with suppress(HttpError):  # the run is not accounted for yet
                 trace = await self._ask("trace", {"run": run})

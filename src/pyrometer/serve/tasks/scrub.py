@@ -12,13 +12,13 @@ import time
 
 from pyrometer.account.checks.check_parts import is_damaged
 from pyrometer.serve.core import Core
-from pyrometer.serve.disk import OF_DUCKDB
+from pyrometer.serve.disk import DUCKDB_ERRORS
 from pyrometer.serve.runtime import run_to_end
 from pyrometer.store import catalog
 from pyrometer.store.catalog import Part
 
 EVERY_S, RETRY_S = 24 * 3600.0, 60.0
-REST_FACTOR = 9  # rests this many times as long as it reads: a tenth of a core, and of a disk
+REST_FACTOR = 9  # of the reading time, for which it then rests: a tenth of a core and of a disk
 
 _log = logging.getLogger("pyrometer")
 
@@ -31,12 +31,12 @@ class Scrub:
         self._damaged: dict[str, str] = {}  # what is wrong, by path
 
     async def run(self) -> None:
-        """Reads every part, again and again."""
+        """Reads every part once per day, until it is cancelled."""
         while True:
             try:
                 await self.look()
                 await asyncio.sleep(EVERY_S)
-            except OF_DUCKDB:  # reported by other tasks
+            except DUCKDB_ERRORS:  # reported by other tasks
                 await asyncio.sleep(RETRY_S)
 
     async def look(self) -> None:
