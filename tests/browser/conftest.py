@@ -1,4 +1,4 @@
-"""A real Chromium that looks at a real server; what the page logs as an error fails the test. Screenshots are kept."""
+"""A real Chromium with a real server. Errors that a page logs fail the test. Screenshots are kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.traced_run import Trained
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-# A browser that is nobody's: it asks no one for updates, and runs where it has no sandbox (as a container's root).
+# No updates and no sandbox, so that it runs as root in a container.
 ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -36,7 +36,7 @@ SCREENSHOTS = Path(os.environ.get("PYROMETER_SCREENSHOTS", REPOSITORY / ".screen
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here takes a browser, and minutes."""
+    """Marks all tests here as heavy: they need a browser and minutes."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.heavy)
@@ -44,11 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the browser remembers: with it, it need not compile plotly (1.4 s) for every page."""
+    """The browser's cache, so that it does not compile plotly (1.4 s) for every page."""
     return tmp_path_factory.mktemp("browser-profile")
 
 
-# Not for longer: while it is there, asyncio has a loop that runs, and no test can run another.
+# Per module: while it runs, asyncio has a running loop, and no test can run another.
 @pytest.fixture(scope="module")
 def browser(profile: Path) -> Iterator[Any]:
     if CHROMIUM is None:
@@ -59,8 +59,8 @@ def browser(profile: Path) -> Iterator[Any]:
         started.close()
 
 
-class Looking:
-    """A person with a browser: a page, what it complained of, and a camera."""
+class BrowserPage:
+    """A page in a browser, its logged errors, and screenshots."""
 
     def __init__(self, page: Any, url: str) -> None:
         self.page, self.url = page, url
@@ -69,15 +69,15 @@ class Looking:
         page.on("console", self._console)
         page.on("pageerror", self._error)
 
-    def _console(self, said: Any) -> None:
-        if said.type == "error":
-            self.complaints.append(said.text)
+    def _console(self, message: Any) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
 
     def _error(self, error: Any) -> None:
         self.complaints.append(str(error))
 
     def leave(self) -> None:
-        """For whoever looks next: nobody is signed in, and nothing was chosen."""
+        """Clears the session and all settings for the next test."""
         self.page.remove_listener("console", self._console)
         self.page.remove_listener("pageerror", self._error)
         self.page.unroute_all()
@@ -86,12 +86,12 @@ class Looking:
         self.page.close()
 
     def at(self, path: str) -> Any:
-        """Goes there, and waits until all of it is shown."""
+        """Opens a path, and waits until the page is complete."""
         self.page.goto(self.url + path)
         return self.shown()
 
     def shown(self) -> Any:
-        """Waits until all is shown that was asked for."""
+        """Waits until the page is complete."""
         self.page.wait_for_function(
             "() => document.querySelector('main').dataset.shown === location.pathname + location.search"
             " && !document.querySelector('[aria-busy]')",
@@ -100,13 +100,13 @@ class Looking:
         return self.page
 
     def drawn(self, chart: str) -> Any:
-        """The chart whose label begins so, once it is drawn."""
+        """The chart whose label begins with `chart`, once it is drawn."""
         found = self.page.locator(f"[role=img][aria-label^='{chart}']")
         found.locator(".main-svg").first.wait_for(timeout=90_000)
         return found
 
     def keep(self, name: str) -> None:
-        """A picture of the whole page, for people."""
+        """Saves a screenshot of the whole page."""
         SCREENSHOTS.mkdir(exist_ok=True)
         self.page.wait_for_timeout(300)  # charts that move into place
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
@@ -114,14 +114,14 @@ class Looking:
 
 @pytest.fixture
 def looking(browser: Any) -> Iterator[Any]:
-    """`looking(url, width=…, dark=…)`: pages of one test; none may have complained."""
-    looked: list[Looking] = []
+    """Opens pages for one test: `looking(url, width=…, dark=…)`. None may log an error."""
+    looked: list[BrowserPage] = []
 
-    def look(url: str, *, width: int = 1440, height: int = 900, dark: bool = False) -> Looking:
+    def look(url: str, *, width: int = 1440, height: int = 900, dark: bool = False) -> BrowserPage:
         page = browser.new_page()
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme="dark" if dark else "light")
-        looked.append(Looking(page, url))
+        looked.append(BrowserPage(page, url))
         return looked[-1]
 
     yield look
@@ -131,7 +131,7 @@ def looking(browser: Any) -> Iterator[Any]:
 
 
 def ran(*command: str | Path) -> None:
-    """Runs a command of Pyrometer, in a process of its own: with all cores."""
+    """Runs a command of Pyrometer in another process."""
     subprocess.run([sys.executable, "-m", "pyrometer", *map(str, command)], check=True, capture_output=True)
 
 
@@ -151,7 +151,7 @@ def night_url(night: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kubeflow_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Two runs of a pipeline, a sweep, and a TrainJob of which only its controller tells."""
+    """Two pipeline runs, a sweep, and a TrainJob that only its controller reports."""
     folder = tmp_path_factory.mktemp("browser-kubeflow") / "night"
     ran("simulate", "kubeflow", "--out", folder)
     with serving(folder) as client:

@@ -27,12 +27,12 @@ def test_shares_have_one_format(looking, night_url):
     pairs = [(part, whole) for part, whole, _ in SHARES] + [(chosen.randint(0, whole), whole) for whole in wholes]
     pairs += [(part, 2_000) for part in range(500)]
     page = looking(night_url).at("/experiments")
-    ask = "async (pairs) => { const {%s: said} = await import('/page/format.js'); return pairs.map(%s); }"
-    written = page.evaluate(ask % ("share", "([part, whole]) => said(part, whole)"), pairs)
+    ask = "async (pairs) => { const {%s: format} = await import('/page/format.js'); return pairs.map(%s); }"
+    written = page.evaluate(ask % ("share", "([part, whole]) => format(part, whole)"), pairs)
     assert written[: len(SHARES)] == [text for _, _, text in SHARES]
     assert written == [percent(part, whole) for part, whole in pairs]
     parts = [round(part / whole, 4) for part, whole in pairs]
-    assert page.evaluate(ask % ("ratio", "(part) => said(part)"), parts) == [ratio(part) for part in parts]
+    assert page.evaluate(ask % ("ratio", "(part) => format(part)"), parts) == [ratio(part) for part in parts]
 
 
 def test_dates_have_one_format(looking, night_url):

@@ -1,4 +1,4 @@
-"""Old data is never called "live" or "now": the chip, the tiles and the counts follow the clock."""
+"""Old data is never labeled "live" or "now" in the chip, the tiles and the counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.server_process import serving
 
 END = datetime(2026, 10, 9, 8, tzinfo=UTC)
 END_MS = round(END.timestamp() * 1000)
-# How far behind, the origin of the data, what the chip says and what the terminal adds.
+# How far behind, the origin of the data, the text of the chip and the text in the terminal.
 AGES = [
     (0, None, "live", "Live", ""),
     (-30_000, None, "live", "Live", ""),
@@ -33,22 +33,22 @@ AGES = [
 ]
 
 
-def test_the_chip_and_the_terminal_agree(looking, night_url):
+def test_freshness_equals_staleness_in_the_terminal(looking, night_url):
     page = looking(night_url).at("/experiments")
-    for behind_ms, origin, kind, text, said in AGES:
+    for behind_ms, origin, kind, text, in_terminal in AGES:
         shown = page.evaluate(
             """async ([to, origin, now]) => (await import("/page/freshness.js")).freshness({to, origin}, now)""",
             [END.isoformat(), origin, END_MS + behind_ms],
         )
         assert shown == {"kind": kind, "text": text}
-        assert staleness(END_MS, END_MS + behind_ms, origin) == said
+        assert staleness(END_MS, END_MS + behind_ms, origin) == in_terminal
     nothing = "async () => (await import('/page/freshness.js')).freshness({to: null, origin: null}, 0).text"
     assert page.evaluate(nothing) == "Waiting for data"
 
 
 @pytest.fixture
 def cluster_url(tmp_path: Path):
-    """A cluster that nobody simulated, two hours of it."""
+    """Two hours of a cluster that is not simulated."""
     with Store(tmp_path, create=True) as store:
         store.append([*clusters.cluster(), *clusters.job(), *clusters.run()])
     with serving(tmp_path) as client:
@@ -56,11 +56,11 @@ def cluster_url(tmp_path: Path):
 
 
 def end_of(one) -> datetime:
-    """Until when there is data: the question waits until the ledger is built."""
+    """The end of the data. The request waits until the ledger is built."""
     return datetime.fromisoformat(one.page.request.get(f"{one.url}/api/v1/burn?all=1").json()["rate"]["to"])
 
 
-def test_what_was_live_falls_behind_without_any_news(looking, cluster_url):
+def test_live_chip_falls_behind_without_new_data(looking, cluster_url):
     one = looking(cluster_url)
     page = one.page
     end = end_of(one)
@@ -84,7 +84,7 @@ def test_what_was_live_falls_behind_without_any_news(looking, cluster_url):
     chip.filter(has_text="2 h behind").wait_for()
 
 
-def test_a_cluster_that_reported_long_ago_is_not_live(looking, cluster_url):
+def test_old_cluster_data_is_not_live(looking, cluster_url):
     one = looking(cluster_url)
     end = end_of(one)
     one.page.clock.install(time=end + timedelta(days=40))
@@ -96,7 +96,7 @@ def test_a_cluster_that_reported_long_ago_is_not_live(looking, cluster_url):
     assert page.get_by_role("link", name="Now", exact=True).count() == 0
 
 
-def test_a_simulated_night_is_called_so_with_its_end(looking, night_url):
+def test_simulated_data_is_labeled_with_its_end(looking, night_url):
     page = looking(night_url).at("/")
     chip = page.locator("#pause")
     chip.filter(has_text="Simulated until Oct 9, 08:00 UTC").wait_for()
@@ -105,7 +105,7 @@ def test_a_simulated_night_is_called_so_with_its_end(looking, night_url):
     assert "Now" not in page.locator(".tiles").inner_text()
 
 
-def test_a_time_range_in_the_past_is_not_now_on_a_live_cluster(looking, cluster_url):
+def test_past_time_range_is_not_labeled_now(looking, cluster_url):
     one = looking(cluster_url)
     end = end_of(one)
     one.page.clock.install(time=end + timedelta(seconds=40))
@@ -115,13 +115,13 @@ def test_a_time_range_in_the_past_is_not_now_on_a_live_cluster(looking, cluster_
     assert f"average of the 5 min before {until:%H:%M}" in page.locator(".tiles").inner_text()
 
 
-def test_what_went_on_at_the_end_of_a_past_range_is_not_said_to_go_on(looking, night_url):
+def test_ongoing_finding_of_a_past_range_has_a_time(looking, night_url):
     one = looking(night_url)
     page = one.at("/?since=2026-10-08T22:20:00Z&until=2026-10-09T02:12:00Z")
     assert page.locator(".ongoing").first.inner_text().strip() == "· ongoing at Oct 9, 02:12"
 
 
-def test_a_run_of_old_data_ran_when_the_data_ended(looking, cluster_url):
+def test_running_label_has_the_time_of_old_data(looking, cluster_url):
     one = looking(cluster_url)
     end = end_of(one)
     one.page.clock.install(time=end + timedelta(seconds=40))

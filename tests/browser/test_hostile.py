@@ -1,4 +1,4 @@
-"""Whatever a cluster's people call their things, it is text: no name becomes markup, on any page."""
+"""Hostile names are shown as text on every page and never become markup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.server_process import serving
 from tests.support.traced_run import RUN, Trained
 
 ATTACK = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script><b>\"'"
-# What people, and not machines, choose.
+# Fields that people choose.
 CHOSEN = {
     "run",
     "experiment",
@@ -35,7 +35,7 @@ CHOSEN = {
 
 
 def hostile(record: Any) -> Any:
-    """The same record, in which everything that somebody chose is an attack."""
+    """The same record, with an attack in every name that a person chooses."""
     chosen = CHOSEN - ({"name"} if isinstance(record, Span) else set())
     changed = {field: ATTACK + value for field in chosen if isinstance(value := getattr(record, field, None), str)}
     if isinstance(record, Batch) and record.rows:
@@ -77,12 +77,12 @@ PATHS = (
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_name_is_text(looking, hostile_url, path):
+def test_hostile_names_are_shown_as_text(looking, hostile_url, path):
     one = looking(hostile_url)
     page = one.at(path)
     assert not page.locator(".trouble").count(), page.locator(".trouble").inner_text()
     page.wait_for_function("() => ![...document.querySelectorAll('.plot')].some((plot) => !plot.querySelector('svg'))")
-    for plot in page.locator(".plot").all():  # what is said under the pointer comes from names as well
+    for plot in page.locator(".plot").all():  # tooltips contain names, too
         if box := plot.bounding_box():
             page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     for summary in page.locator("summary").all():
@@ -94,7 +94,7 @@ def test_a_name_is_text(looking, hostile_url, path):
         assert re.search(r"<img src=x onerror=", page.locator("main").inner_text())
 
 
-def test_what_somebody_puts_into_an_address_is_text(looking, hostile_url):
+def test_hostile_address_is_shown_as_text(looking, hostile_url):
     one = looking(hostile_url)
     page = one.at(f"/run?run={quote('<img src=x onerror=window.pwned=1>')}")
     assert "Run '<img src=x" in page.locator(".trouble").inner_text()
@@ -102,7 +102,7 @@ def test_what_somebody_puts_into_an_address_is_text(looking, hostile_url):
     one.complaints[:] = [text for text in one.complaints if "404" not in text]
 
 
-def test_scripts_that_are_not_ours_do_not_run(looking, hostile_url):
+def test_foreign_scripts_do_not_run(looking, hostile_url):
     one = looking(hostile_url)
     page = one.at("/experiments")
     inline = "Object.assign(document.createElement('script'), {textContent: 'window.pwned = 1'})"
@@ -112,7 +112,7 @@ def test_scripts_that_are_not_ours_do_not_run(looking, hostile_url):
     one.complaints.clear()
 
 
-def test_pictures_of_hostile_names(looking, hostile_url, tmp_path: Path):
+def test_screenshot_of_hostile_names(looking, hostile_url, tmp_path: Path):
     one = looking(hostile_url)
     one.at("/?all=1")
     one.keep("hostile")

@@ -1,9 +1,9 @@
-"""Ten thousand GPUs: all of them as cells, and every page. How fast that is, benchmarks/page.py says."""
+"""Every page with ten thousand GPUs. benchmarks/page.py measures the speed."""
 
 from __future__ import annotations
 
 
-def test_ten_thousand_cells_each_say_whose_they_are(looking, large_url):
+def test_ten_thousand_cells_describe_their_gpu(looking, large_url):
     one = looking(large_url)
     page = one.at("/cluster")
     one.keep("cluster-10000")
@@ -26,6 +26,6 @@ def test_every_page_shows_ten_thousand_gpus(looking, large_url):
         "/run": "runs",
         "/chargeback": "to charge",
     }
-    for path, said in shown.items():
-        assert said in one.at(path).locator("h1").inner_text()
+    for path, heading in shown.items():
+        assert heading in one.at(path).locator("h1").inner_text()
         one.keep(f"{path.strip('/') or 'burn'}-10000")

@@ -1,4 +1,4 @@
-"""No link of the page leads to an error: a crawler follows them, of every experiment and every workload."""
+"""A crawler follows links of all pages, experiments and workloads. None leads to an error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pytest
 
 PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pipelines")
-# Whoever these pages are about: each is followed, once. Of all other links, one of a kind.
+# Pages about a subject: each subject is followed once. Of all other links, one of each kind.
 SUBJECTS = {"/experiment": "experiment", "/worth": "experiment", "/workload": "workload", "/run": "workload"}
-# What an address shows that no link may lead to, and the errors of a page's parts.
+# Errors of a page and of its parts.
 ERRORS = ".trouble, main [role=alert]"
 SLOW = re.compile(r"/api/v1/(why|signals)\?")
 GO = """(path) => { history.pushState(null, "", path); dispatchEvent(new Event("placechange")); }"""
@@ -31,13 +31,13 @@ def answered(url: str, question: str) -> Any:
 
 
 def kind_of(path: str) -> tuple[str, ...]:
-    """What makes two links the same but for whom they are about."""
+    """The kind of a link: equal for links that differ only in their subject."""
     parts = urlsplit(path)
     return (parts.path, *sorted(name for name, _ in parse_qsl(parts.query)))
 
 
 def key_of(path: str) -> tuple[str, ...]:
-    """What makes two links the same."""
+    """The key of a link: equal for links to the same page."""
     parts = urlsplit(path)
     subject = dict(parse_qsl(parts.query)).get(SUBJECTS.get(parts.path, ""))
     return kind_of(path) if subject is None else (parts.path, subject)
@@ -46,10 +46,10 @@ def key_of(path: str) -> tuple[str, ...]:
 def crawled(
     one: Any, starts: list[str], *, follow: bool = True, same: Callable[[str], tuple[str, ...]] = key_of
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Every address that was reached, and those that ended in an error, with its words.
+    """Every address that was reached, and the errors.
 
     Without `follow`, only the starts are opened. Of links that are the `same`, one is followed.
-    The first of a kind is waited for until all of its parts are there. Of others the slow parts are not asked for.
+    The first of a kind is loaded completely. The slow parts of others are not loaded.
     """
     page, answers = one.page, []
     page.route(SLOW, lambda route: None if quick else route.continue_())  # held until the page is left
@@ -83,7 +83,7 @@ def crawled(
 
 
 def holders(url: str, *times: str) -> set[str]:
-    """Whoever holds or waits for a GPU on the cluster page: a click there leads to `/run?workload=…`."""
+    """The workloads that hold or wait for a GPU on the cluster page, where a click opens `/run?workload=…`."""
     found = set()
     for at in times:
         cluster = answered(url, f"cluster?{urlencode({'at': at})}" if at else "cluster")
@@ -92,7 +92,7 @@ def holders(url: str, *times: str) -> set[str]:
     return found
 
 
-def test_every_link_of_the_demo_leads_somewhere(looking, night_url):
+def test_every_link_of_the_demo_opens_a_page(looking, night_url):
     workloads = holders(night_url, "2026-10-08T23:00:00Z", "")
     experiments = {row["experiment"] for row in answered(night_url, "cost?by=experiment&all=1")["rows"]} - {None}
     starts = [*PAGES, *(f"/run?{urlencode({'workload': uid})}" for uid in sorted(workloads))]
@@ -110,7 +110,7 @@ OTHER_TIMES = ("last=5m", "month=2026-08", "since=2026-10-08T21:00:00Z&until=202
 
 
 @pytest.mark.parametrize("window", OTHER_TIMES)
-def test_nor_is_a_time_range_without_data_an_error(looking, night_url, window):
+def test_time_range_without_data_is_not_an_error(looking, night_url, window):
     uid = next(iter(holders(night_url, "2026-10-08T20:10:00Z")))
     subjects = ("/experiment?experiment=tts-multi", "/worth?experiment=tts-multi", f"/workload?workload={uid}")
     paths = (*PAGES, *subjects, "/run?run=trainjob-moe-16x7b")
@@ -119,25 +119,25 @@ def test_nor_is_a_time_range_without_data_an_error(looking, night_url, window):
     assert wrong == []
 
 
-def test_of_pipelines_and_sweeps(looking, kubeflow_url):
+def test_every_link_of_pipelines_and_sweeps_opens_a_page(looking, kubeflow_url):
     starts = [*PAGES, *(f"/run?workload={uid}" for uid in holders(kubeflow_url, ""))]
     _, wrong = crawled(looking(kubeflow_url), starts, same=kind_of)
     assert wrong == []
 
 
-def test_of_a_run_with_steps_and_data(looking, trained_url):
+def test_every_link_of_a_traced_run_opens_a_page(looking, trained_url):
     _, wrong = crawled(looking(trained_url), list(PAGES), same=kind_of)
     assert wrong == []
 
 
-def test_a_gpu_without_a_training_run_leads_to_its_workload(looking, night_url):
+def test_gpu_without_a_run_opens_its_workload(looking, night_url):
     one = looking(night_url)
     page = one.at("/cluster?at=2026-10-09T01:00:00Z")
-    cells, said = page.locator("#cells"), page.locator("#cell-description")
+    cells, description = page.locator("#cells"), page.locator("#cell-description")
     cells.focus()
     for _ in range(304):
         page.keyboard.press("ArrowRight")
-        if "infer" in said.inner_text():
+        if "infer" in description.inner_text():
             break
     page.keyboard.press("Enter")
     page.wait_for_url("**/workload?**")
@@ -146,7 +146,7 @@ def test_a_gpu_without_a_training_run_leads_to_its_workload(looking, night_url):
     assert page.locator("tbody").last.is_visible()
 
 
-def test_an_experiment_says_what_it_cost_and_who_and_what_it_is_made_of(looking, night_url):
+def test_experiment_page_shows_cost_owner_and_workloads(looking, night_url):
     one = looking(night_url)
     page = one.at("/chargeback")
     page.get_by_role("link", name="chat-api", exact=True).click()
@@ -164,7 +164,7 @@ def test_an_experiment_says_what_it_cost_and_who_and_what_it_is_made_of(looking,
     one.keep("workload")
 
 
-def test_what_had_no_gpu_in_a_time_range_says_so_and_when_it_had(looking, night_url):
+def test_experiment_without_gpus_shows_its_last_gpu_time(looking, night_url):
     one = looking(night_url)
     page = one.at("/experiment?experiment=chat-api&month=2026-08")
     assert "No GPU time in this time range. The last GPU time was on Oct 9, 2026." in page.locator("main").inner_text()
@@ -174,7 +174,7 @@ def test_what_had_no_gpu_in_a_time_range_says_so_and_when_it_had(looking, night_
     assert page.locator("h1").inner_text() == "$398 for chat-api"
 
 
-def test_a_name_that_is_not_there_is_an_error(looking, night_url):
+def test_unknown_name_is_an_error(looking, night_url):
     one = looking(night_url)
     page = one.at("/experiment?experiment=nosuch")
     assert "no experiment 'nosuch'" in page.locator(".trouble").inner_text()
@@ -197,12 +197,12 @@ CHOICES = (
 )
 
 
-def test_no_choice_of_a_filter_or_a_time_range_ends_in_an_error(looking, night_url):
+def test_changing_filters_never_ends_in_an_error(looking, night_url):
     one = looking(night_url)
     for path, name, value, expected in CHOICES:
         page = one.at(path)
         field = page.locator(f"#{name}")
-        field.focus()  # the options are asked for then
+        field.focus()  # loads the options
         page.locator(f"#{name} option[value='{value}'], #{name} option:text-is('{value}')").first.wait_for(
             state="attached"
         )
@@ -213,7 +213,7 @@ def test_no_choice_of_a_filter_or_a_time_range_ends_in_an_error(looking, night_u
         assert page.locator(ERRORS).all_inner_texts() == []
 
 
-def test_a_page_that_is_left_early_complains_of_nothing(looking, night_url):
+def test_leaving_a_page_early_logs_no_error(looking, night_url):
     one = looking(night_url)
     page = one.at("/experiments")
     for path in ("/", "/experiment?experiment=moe-16x7b", "/run?run=trainjob-moe-16x7b", "/cluster") * 4:
@@ -222,7 +222,7 @@ def test_a_page_that_is_left_early_complains_of_nothing(looking, night_url):
     one.at("/experiments")
 
 
-def test_a_time_range_fits_a_phone(looking, night_url):
+def test_time_range_fits_a_phone(looking, night_url):
     page = looking(night_url, width=390).at("/?since=2026-10-08T22:20:51.577Z&until=2026-10-09T02:12:00.000Z")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator("#range option:checked").inner_text() == "Oct 8, 22:20 – Oct 9, 02:12"

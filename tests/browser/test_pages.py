@@ -1,4 +1,4 @@
-"""Every page, as a person uses it: they look, click, type, go back, and send each other addresses."""
+"""Every page as a user sees it: content, clicks, typing, going back, and links."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def answered(url: str, question: str) -> Any:
         return json.load(answer)
 
 
-def asked(page: Any) -> dict[str, str]:
-    """What the address says."""
+def parameters_of(page: Any) -> dict[str, str]:
+    """The parameters of the address."""
     return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
 class TestBurn:
-    def test_it_says_what_burned_and_why_and_leads_on(self, looking, night_url):
+    def test_burn_page_shows_total_findings_and_links(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/")
         assert page.locator("h1").inner_text() == "$12,136 burned, $1,839 wasted"
@@ -51,7 +51,7 @@ class TestBurn:
         one.shown()
         assert page.locator("h1").inner_text().startswith("$12,136")
 
-    def test_the_link_of_a_message_leads_to_its_finding(self, looking, night_url):
+    def test_notification_link_opens_its_finding(self, looking, night_url):
         last = answered(night_url, "why")["findings"][-1]["id"]
         page = looking(night_url).at(f"/#finding-{last}")
         page.wait_for_function(f"""() => {{
@@ -60,7 +60,7 @@ class TestBurn:
         }}""")
         assert page.locator(".finding[open]").count() == 1
 
-    def test_who_drags_over_the_chart_looks_closer_and_can_send_the_address(self, looking, night_url):
+    def test_dragging_the_chart_zooms_and_changes_the_address(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/")
         box = one.drawn("Dollars per hour by state").bounding_box()
@@ -73,11 +73,11 @@ class TestBurn:
         one.shown()
         closer = page.locator("h1").inner_text()
         assert not closer.startswith("$12,136")
-        assert {"since", "until"} <= set(asked(page))
+        assert {"since", "until"} <= set(parameters_of(page))
         other = looking(night_url)
         assert other.at(page.url.removeprefix(night_url)).locator("h1").inner_text() == closer
 
-    def test_a_team_and_another_time_can_be_chosen(self, looking, night_url):
+    def test_team_and_time_filters_apply(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/")
         page.locator("#team").focus()
@@ -93,19 +93,19 @@ class TestBurn:
         one.shown()
         assert "1 h" in page.locator(".lede").first.inner_text()
 
-    def test_dollars_or_gpus(self, looking, night_url):
+    def test_chart_switches_between_dollars_and_gpus(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/")
         page.get_by_role("link", name="GPUs", exact=True).click()
         one.drawn("GPUs by state over time")
-        assert asked(page) == {"count": "gpus"}
+        assert parameters_of(page) == {"count": "gpus"}
 
-    def test_the_chart_is_also_a_table(self, looking, night_url):
+    def test_chart_is_available_as_a_table(self, looking, night_url):
         page = looking(night_url).at("/")
         page.get_by_text("As a table").first.click()
         assert page.locator("details[open] table tbody tr").count() > 50
 
-    def test_shares_beside_dollars_are_of_dollars_and_the_same_on_every_page(self, looking, night_url):
+    def test_shares_of_dollars_are_equal_on_all_pages(self, looking, night_url):
         burned = answered(night_url, "burn")
         free = sum(row["usd_micro"] for row in burned["states"] if row["family"] == "platform")
         share = f"{100 * free / burned['total']['usd_micro']:.0f}%"
@@ -115,7 +115,7 @@ class TestBurn:
         tile = one.at("/chargeback").locator(".tile").filter(has_text="Paid by the platform")
         assert tile.locator("dd").inner_text().split("\n") == [share, "$2,640"]
 
-    def test_without_a_price_shares_are_of_gpu_time_and_that_is_said(self, looking, unpriced_url):
+    def test_unpriced_data_shows_shares_of_gpu_time(self, looking, unpriced_url):
         page = looking(unpriced_url).at("/?all=1")
         assert "of GPU time · " in page.locator(".tile").filter(has_text="Wasted").inner_text()
         assert "all amounts and shares are GPU time" in page.locator(".note").inner_text()
@@ -128,7 +128,7 @@ class TestBurn:
         assert f"{parts[0]} explained by findings, {parts[1]} unexplained" in tile.inner_text()
         assert page.get_by_text("Kubernetes 100%, GPU telemetry 100%, training SDK 59%").is_visible()
 
-    def test_of_a_team_there_is_no_tile_that_says_nothing(self, looking, night_url):
+    def test_team_filter_hides_cluster_tiles(self, looking, night_url):
         tiles = looking(night_url).at("/?team=vision").locator(".tiles").inner_text()
         assert "Free or broken" not in tiles
         assert "GPUs held" not in tiles
@@ -136,7 +136,7 @@ class TestBurn:
 
 
 class TestExperiments:
-    def test_sorted_by_keyboard_and_opened(self, looking, night_url):
+    def test_experiments_table_sorts_by_keyboard(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/experiments")
         one.keep("experiments")
@@ -153,7 +153,7 @@ class TestExperiments:
         one.shown()
         assert "for lr-sweep" in page.locator("h1").inner_text()
 
-    def test_runs_are_compared_against_what_one_likes_and_the_address_says_all_of_it(self, looking, night_url):
+    def test_comparing_runs_is_kept_in_the_address(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/worth?experiment=lr-sweep")
         one.drawn("loss of")
@@ -183,7 +183,7 @@ class TestExperiments:
 
 
 class TestRun:
-    def test_one_time_axis_for_everything_and_a_zoom_that_stays(self, looking, night_url):
+    def test_run_charts_share_one_axis_and_keep_the_zoom(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/run?run=trainjob-moe-16x7b")
         chart = one.drawn("trainjob-moe-16x7b over time")
@@ -192,7 +192,7 @@ class TestRun:
         assert page.locator(".finding").count() >= 2
         chart.evaluate("(plot) => Plotly.relayout(plot, {'xaxis.range': ['2026-10-08 23:30', '2026-10-09 00:30']})")
         page.wait_for_url("**from=**")
-        assert asked(page)["from"] == "2026-10-08T23:30:00.000Z"
+        assert parameters_of(page)["from"] == "2026-10-08T23:30:00.000Z"
         ranks = one.drawn("step time (ms) of each of 48 ranks").evaluate(
             "(plot) => plot.layout.xaxis.range.map(String)"
         )
@@ -203,7 +203,7 @@ class TestRun:
         assert zoomed[0].startswith("2026-10-08")
         assert "23:30" in zoomed[0]
 
-    def test_ranks_are_rows_of_a_picture_of_what_one_likes(self, looking, night_url):
+    def test_rank_heatmap_switches_measures(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/run?run=trainjob-moe-16x7b")
         one.drawn("step time (ms) of each of 48 ranks")
@@ -211,7 +211,7 @@ class TestRun:
         page.wait_for_url("**heat=gpu_util**")
         one.drawn("GPU utilization of each of 48 ranks")
 
-    def test_a_workload_with_one_run_leads_there_and_nobody_has_to_wait_for_what_they_left(self, looking, night_url):
+    def test_workload_with_one_run_redirects_to_it(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/run?run=trainjob-moe-16x7b")
         workload = answered(night_url, "show?run=trainjob-moe-16x7b&without=windows,findings")["workload"]["uid"]
@@ -221,17 +221,17 @@ class TestRun:
         )
         page.wait_for_url("**/run?run=**")
         one.shown()
-        page.wait_for_timeout(400)  # longer than a page waits before it says that it loads
+        page.wait_for_timeout(400)  # longer than the delay of the loading text
         assert "moe-16x7b" in page.locator("h1").inner_text()
 
-    def test_why_a_run_failed_is_told_first(self, looking, night_url):
+    def test_failed_run_shows_its_exception_first(self, looking, night_url):
         failed = next(row for row in answered(night_url, "runs")["rows"] if (row["failure"] or {}).get("error"))
         one = looking(night_url)
         page = one.at(f"/run?run={failed['run']}")
         assert failed["failure"]["error"] in page.locator("p.alarm").inner_text()
         assert page.get_by_role("cell", name=failed["failure"]["error"]).count() >= 1
 
-    def test_the_list_leads_to_one(self, looking, night_url):
+    def test_runs_list_opens_a_run(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/run")
         one.keep("runs")
@@ -242,7 +242,7 @@ class TestRun:
 
 
 class TestStep:
-    def test_from_slow_step_to_slow_step_slowest_rank_first(self, looking, trained_url):
+    def test_step_page_moves_between_slow_steps(self, looking, trained_url):
         one = looking(trained_url)
         page = one.at(f"/step?run={RUN}")
         chart = one.drawn("Step ")
@@ -260,20 +260,20 @@ class TestStep:
         one.shown()
         assert page.locator("h1 b").inner_text() == str(slowest[0]["step"])
 
-    def test_it_can_be_taken_along_to_perfetto(self, looking, trained_url):
+    def test_step_downloads_for_perfetto(self, looking, trained_url):
         page = looking(trained_url).at(f"/step?run={RUN}")
         with page.expect_download() as started:
             page.get_by_role("link", name="Download for Perfetto").click()
         events = json.loads(started.value.path().read_text())["traceEvents"]
         assert {event["ph"] for event in events} >= {"X"}
 
-    def test_a_step_without_a_trace_names_its_neighbours(self, looking, trained_url):
+    def test_untraced_step_names_the_nearest_traced_steps(self, looking, trained_url):
         page = looking(trained_url).at(f"/step?run={RUN}&step=33")
         assert page.get_by_text("Nearest traced steps").is_visible()
 
 
 class TestLineage:
-    def test_from_a_step_to_a_sample_and_back_and_to_checkpoints(self, looking, trained_url):
+    def test_lineage_links_steps_samples_and_checkpoints(self, looking, trained_url):
         one = looking(trained_url)
         page = one.at(f"/lineage?run={RUN}")
         page.fill("#q-step", "70")
@@ -298,7 +298,7 @@ class TestLineage:
 
 
 class TestCluster:
-    def test_the_past_is_a_slider_away_and_a_cell_says_whose_it_is(self, looking, night_url):
+    def test_cluster_page_shows_past_states_and_cell_details(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/cluster?at=2026-10-09T01:00:00Z")
         one.keep("cluster")
@@ -310,18 +310,18 @@ class TestCluster:
         one.shown()
         cells = page.locator("#cells")
         cells.focus()
-        said = page.locator("#cell-description")
+        description = page.locator("#cell-description")
         for _ in range(300):
             page.keyboard.press("ArrowRight")
-            if "hang" in said.inner_text():
+            if "hang" in description.inner_text():
                 break
-        assert HANG in said.inner_text()
+        assert HANG in description.inner_text()
         page.keyboard.press("Enter")
         page.wait_for_url("**/run?**")
         one.shown()
         page.locator("h1", has_text=HANG).wait_for()
 
-    def test_time_moves_by_hand(self, looking, night_url):
+    def test_time_buttons_move_the_cluster_page(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/cluster")
         page.get_by_role("button", name="One hour earlier").click()
@@ -332,7 +332,7 @@ class TestCluster:
         one.shown()
         assert "2026, 07:59:00 UTC" in page.locator("h1").inner_text()
 
-    def test_under_the_pointer(self, looking, night_url):
+    def test_tooltip_names_the_gpu(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/cluster?at=2026-10-09T01:00:00Z")
         box = page.locator("#cells").bounding_box()
@@ -341,7 +341,7 @@ class TestCluster:
 
 
 class TestChargeback:
-    def test_the_file_says_what_the_page_says(self, looking, night_url):
+    def test_downloads_equal_the_page(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/chargeback")
         one.drawn("Cost per day")
@@ -356,7 +356,7 @@ class TestChargeback:
         focus = list(csv.DictReader(io.StringIO(started.value.path().read_text())))
         assert round(sum(float(row["BilledCost"]) for row in focus), 2) == 12136.32
 
-    def test_a_month(self, looking, night_url):
+    def test_month_filter_applies(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/chargeback")
         page.fill("#month", "2026-09")
@@ -367,7 +367,7 @@ class TestChargeback:
 
 @pytest.mark.parametrize("path", [*PAGES, EXPERIMENT])
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1440, True)])
-def test_every_page_fits_and_is_kept_as_a_picture(looking, night_url, path, width, dark):
+def test_every_page_fits_its_width_and_theme(looking, night_url, path, width, dark):
     one = looking(night_url, width=width, height=844, dark=dark)
     page = one.at(path)
     page.wait_for_function("() => ![...document.querySelectorAll('.plot')].some((plot) => !plot.querySelector('svg'))")
@@ -377,7 +377,7 @@ def test_every_page_fits_and_is_kept_as_a_picture(looking, night_url, path, widt
     assert dark_now is dark
 
 
-def test_light_or_dark_as_one_likes_it_and_it_stays(looking, night_url):
+def test_theme_choice_is_kept(looking, night_url):
     one = looking(night_url)
     page = one.at("/experiments")
     page.get_by_role("button", name="Switch theme").click()

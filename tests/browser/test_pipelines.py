@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def test_from_the_list_to_a_step_s_job_and_back(looking: Any, kubeflow_url: str) -> None:
+def test_pipeline_links_to_jobs_and_back(looking: Any, kubeflow_url: str) -> None:
     one = looking(kubeflow_url)
     page = one.at("/pipelines")
     assert page.locator("h1").inner_text() == "$238 for 2 pipeline runs and 1 sweep"
@@ -31,7 +31,7 @@ def test_from_the_list_to_a_step_s_job_and_back(looking: Any, kubeflow_url: str)
     assert "step train of nightly 2026-10-08" in page.locator("main").inner_text()
 
 
-def test_a_sweep_has_its_winner_and_its_front(looking: Any, kubeflow_url: str) -> None:
+def test_sweep_shows_best_trial_and_pareto_front(looking: Any, kubeflow_url: str) -> None:
     one = looking(kubeflow_url, dark=True)
     page = one.at("/pipelines?run=lr-search")
     assert page.locator("h1").inner_text() == "$24 for 10 trials of lr-search"
@@ -44,13 +44,13 @@ def test_a_sweep_has_its_winner_and_its_front(looking: Any, kubeflow_url: str) -
     assert "lr-search-27bdb820" in page.locator("tbody tr").first.inner_text()
 
 
-def test_a_training_that_only_its_controller_tells_of(looking: Any, kubeflow_url: str) -> None:
+def test_run_reported_only_by_its_controller_has_progress(looking: Any, kubeflow_url: str) -> None:
     one = looking(kubeflow_url)
     page = one.at("/run?run=gemma-sft")
     assert "reported by Kubeflow Trainer" in page.locator(".tiles").inner_text()
     one.drawn("trainjob-gemma-sft over time: loss")
 
 
-def test_where_there_is_none_it_says_so(looking: Any, trained_url: str) -> None:
+def test_pipelines_page_without_pipelines_is_empty(looking: Any, trained_url: str) -> None:
     page = looking(trained_url).at("/pipelines")
     assert "No pipeline run or sweep" in page.locator("main").inner_text()

@@ -1,4 +1,4 @@
-"""A page that has nothing, waits, fails, loses its server, does not know who looks; or is used without a mouse."""
+"""Empty, loading, error and signed-out states, accessibility, and keyboard navigation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pip
 
 
 def refused(one, *statuses):
-    """The browser itself logs answers that say no: those that a test is about are no complaint."""
+    """Drops expected errors: the browser logs every response with such a status."""
     one.complaints[:] = [text for text in one.complaints if not any(str(status) in text for status in statuses)]
 
 
 @pytest.mark.parametrize("path", ["/", "/run", "/cluster"])
-def test_empty(looking, empty_url, path):
+def test_empty_server_shows_no_data(looking, empty_url, path):
     one = looking(empty_url)
     page = one.at(path)
     assert page.locator("h1").inner_text() == "No data yet"
@@ -34,7 +34,7 @@ def test_empty(looking, empty_url, path):
     refused(one, 409)
 
 
-def test_loading_and_what_goes_wrong(looking, night_url):
+def test_loading_and_error_states(looking, night_url):
     one = looking(night_url)
     held = []
     one.page.route("**/api/v1/burn?*", lambda route: held.append(route))
@@ -52,14 +52,14 @@ def test_loading_and_what_goes_wrong(looking, night_url):
     refused(one, 500)
 
 
-def test_a_question_that_makes_no_sense_is_answered_in_words(looking, night_url):
+def test_invalid_time_range_shows_the_servers_error(looking, night_url):
     one = looking(night_url)
     page = one.at("/?last=soon")
     assert "--last 'soon'" in page.locator(".trouble").inner_text()
     refused(one, 400)
 
 
-def test_a_server_that_goes_away_is_missed_and_found_again(looking, tmp_path: Path):
+def test_stopped_server_shows_disconnected_and_keeps_the_page(looking, tmp_path: Path):
     with Store(tmp_path, create=True) as store:
         store.append([*clusters.cluster(), *clusters.job()])
     one = looking("")
@@ -73,8 +73,8 @@ def test_a_server_that_goes_away_is_missed_and_found_again(looking, tmp_path: Pa
     one.complaints.clear()
 
 
-def test_what_is_new_is_drawn_by_itself(looking, tmp_path: Path):
-    """Rows come in as they do from a cluster; here the next server goes on with the folder, as after an upgrade."""
+def test_page_updates_when_data_arrives(looking, tmp_path: Path):
+    """Rows come in as they do from a cluster; here the next server continues with the folder, as after an upgrade."""
     with Store(tmp_path, create=True) as store:
         store.append([*clusters.cluster(hours=1), *clusters.job(to_min=30)])
     one = looking("")
@@ -91,8 +91,8 @@ def test_what_is_new_is_drawn_by_itself(looking, tmp_path: Path):
     one.complaints.clear()
 
 
-class TestWho:
-    def test_signs_in_sees_their_team_and_signs_out(self, looking, night: Path, tmp_path: Path):
+class TestSignIn:
+    def test_team_viewer_signs_in_sees_its_team_and_signs_out(self, looking, night: Path, tmp_path: Path):
         folder = tmp_path / "night"
         shutil.copytree(night, folder, ignore=shutil.ignore_patterns("server.json"))  # another server has the first
         tokens = Tokens(folder)
@@ -124,7 +124,7 @@ class TestWho:
 
 
 def violations(page):
-    """By the rules of axe: names, roles, order, contrast. A drawing is one picture with a name."""
+    """Violations of the rules of axe. A chart counts as one named image."""
     found = Axe().run(page, context={"exclude": [[".plot svg"]]}).response["violations"]
     return [(rule["id"], [node["html"][:120] for node in rule["nodes"]][:3]) for rule in found]
 
@@ -138,28 +138,28 @@ LIGHT = (*PAGES, RUN_PAGE, SWEEP, EXPERIMENT, WORKLOAD, EMPTY)
 
 
 @pytest.mark.parametrize(("path", "dark"), [*((path, False) for path in LIGHT), ("/", True), (EXPERIMENT, True)])
-def test_accessible(looking, night_url, path, dark):
+def test_pages_have_no_accessibility_violations(looking, night_url, path, dark):
     one = looking(night_url, dark=dark)
     one.at(path)
     assert violations(one.page) == []
 
 
 @pytest.mark.parametrize("path", [f"/step?run={RUN}", f"/lineage?run={RUN}&step=70"])
-def test_accessible_of_a_run(looking, trained_url, path):
+def test_run_pages_have_no_accessibility_violations(looking, trained_url, path):
     one = looking(trained_url)
     one.at(path)
     assert violations(one.page) == []
 
 
 @pytest.mark.parametrize("path", ["/pipelines", "/pipelines?run=nightly%202026-10-08", "/pipelines?run=lr-search"])
-def test_accessible_of_pipelines_on_a_telephone(looking, kubeflow_url, path):
+def test_pipelines_on_a_phone_have_no_accessibility_violations(looking, kubeflow_url, path):
     one = looking(kubeflow_url, width=390, height=844)
     page = one.at(path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert violations(page) == []
 
 
-def test_by_keyboard_alone(looking, night_url):
+def test_keyboard_navigation(looking, night_url):
     one = looking(night_url)
     page = one.at("/")
     page.keyboard.press("Tab")

@@ -1,150 +1,28 @@
-"""Answers that nobody has to give twice: tags that change with the store, what is kept, what is refused."""
+"""The cache of answers, their tags, and pages of their rows."""
 
 from __future__ import annotations
 
-import asyncio
-import gzip
 import json
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
-import httpx2 as httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.model.settings import Settings
-from pyrometer.questions import cache, registry
-from pyrometer.questions.cache import AnswerCache, AnswerPage, CachedAnswer, is_known, key
-from pyrometer.serve.core import Core
-from pyrometer.serve.http import answering
-from pyrometer.serve.main import Services, build_services
-from pyrometer.serve.tasks import accounting
-from pyrometer.serve.tasks.accounting import LedgerState
-from pyrometer.store import Store
-from tests.support import clusters
-
-Asking = Callable[[httpx.AsyncClient, Services], Coroutine[Any, Any, None]]
-
-
-@asynccontextmanager
-async def _asking(store: Store) -> AsyncIterator[tuple[httpx.AsyncClient, Services]]:
-    server = build_services(Core(store, Settings()), open_to_all=True)
-    transport = httpx.ASGITransport(server.application())
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        yield client, server
-
-
-@pytest.fixture
-def ask(tmp_path: Path) -> Callable[[Asking], None]:
-    """Runs a test against the routes of a server, in this process."""
-
-    def run(test: Asking) -> None:
-        async def running() -> None:
-            with Store(tmp_path, create=True) as store:
-                store.append([*clusters.cluster(), *clusters.job()])
-                async with _asking(store) as (client, server):
-                    await test(client, server)
-
-        asyncio.run(running())
-
-    return run
-
-
-def test_who_has_the_answer_is_told_so_until_something_changes(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: Services) -> None:
-        first = await client.get("/api/v1/cost?all=1&by=workload")
-        tagged = {"If-None-Match": first.headers["ETag"]}
-        again = await client.get("/api/v1/cost?all=1&by=workload", headers=tagged)
-        assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
-        assert again.headers["ETag"] == first.headers["ETag"]
-        other = await client.get("/api/v1/cost?all=1&by=team", headers=tagged)
-        assert other.status_code == 200
-        server.core.store.append(clusters.samples("n0", 0, 0, 60, gpu_util_permille=900))
-        changed = await client.get("/api/v1/cost?all=1&by=workload", headers=tagged)
-        assert changed.status_code == 200
-        assert changed.headers["ETag"] != first.headers["ETag"]
-
-    ask(test)
-
-
-def test_sealing_changes_no_answer_and_no_tag(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: Services) -> None:
-        before = await client.get("/api/v1/why?all=1")
-        server.core.store.seal()
-        after = await client.get("/api/v1/why?all=1")
-        assert (before.headers["ETag"], before.content) == (after.headers["ETag"], after.content)
-
-    ask(test)
-
-
-def test_what_was_answered_is_not_worked_out_again(
-    ask: Callable[[Asking], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(client: httpx.AsyncClient, server: Services) -> None:
-        first = await client.get("/api/v1/why?all=1")
-        monkeypatch.setattr(registry, "why", None)
-        assert (await client.get("/api/v1/why?all=1")).json() == first.json()
-
-    ask(test)
-
-
-def test_the_page_and_the_json_of_one_question_are_two_answers(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: Services) -> None:
-        said, page = await client.get("/api/v1/why?all=1"), await client.get("/report?all=1")
-        assert said.headers["Content-Type"] == "application/json"
-        assert page.headers["Content-Type"].startswith("text/html")
-        assert "Content-Security-Policy" in page.headers
-        assert said.headers["ETag"] != page.headers["ETag"]
-        again = await client.get("/report?all=1", headers={"If-None-Match": page.headers["ETag"]})
-        assert again.status_code == 304
-
-    ask(test)
-
-
-def test_long_answers_are_compressed_for_those_who_can_read_that(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: Services) -> None:
-        async with client.stream("GET", "/api/v1/why?all=1", headers={"Accept-Encoding": "gzip"}) as answer:
-            raw = b"".join([part async for part in answer.aiter_raw()])
-        plain = await client.get("/api/v1/why?all=1", headers={"Accept-Encoding": "identity"})
-        assert json.loads(gzip.decompress(raw)) == plain.json()
-        assert "Content-Encoding" not in plain.headers
-        assert len(raw) < len(plain.content) / 2
-
-    ask(test)
-
-
-def test_too_many_at_once_are_asked_to_come_again(
-    ask: Callable[[Asking], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(answering, "MAX_ASKING", 3)
-    go_on = threading.Event()
-    why = registry.why
-
-    def slow_why(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        assert go_on.wait(30)
-        return why(*args, **kwargs)
-
-    async def test(client: httpx.AsyncClient, server: Services) -> None:
-        monkeypatch.setattr(registry, "why", slow_why)
-        waiting = [asyncio.create_task(client.get(f"/api/v1/why?all=1&price={n}")) for n in range(3)]
-        while server.answering._asking < 3:
-            await asyncio.sleep(0)
-        refused = await client.get("/api/v1/why?all=1&price=9")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
-        assert (await client.get("/healthz")).status_code == 200
-        go_on.set()
-        assert [(await one).status_code for one in waiting] == [200, 200, 200]
-        assert (await client.get("/api/v1/why?all=1&price=9")).status_code == 200
-
-    ask(test)
+from pyrometer.questions.cache import (
+    AnswerCache,
+    AnswerPage,
+    CachedAnswer,
+    is_known,
+    key,
+    last_will_do,
+    question_of,
+    tag,
+)
+from pyrometer.questions.parameters import QuestionError
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 60)), max_size=60))
-def test_never_more_is_kept_than_may_be_and_what_is_kept_is_the_newest(kept: list[tuple[str, int]]) -> None:
+def test_cache_is_bounded_and_keeps_the_newest(kept: list[tuple[str, int]]) -> None:
     all_kept = AnswerCache(max_bytes=100)
     newest: dict[str, int] = {}
     for name, size in kept:
@@ -156,54 +34,12 @@ def test_never_more_is_kept_than_may_be_and_what_is_kept_is_the_newest(kept: lis
         assert all_kept.get(key("", name)) == b"x" * size
 
 
-def test_who_would_rather_not_wait_gets_the_last_answer_and_is_told_of_the_next(
-    ask: Callable[[Asking], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache, "QUICK_S", -1.0)  # however quick: it counts as slow
-    monkeypatch.setattr(cache, "MIN_PAUSE_S", 0.0)
-    monkeypatch.setattr(cache, "REST_FACTOR", 0)
-    cost = "/api/v1/cost?all=1&by=workload"
-
-    async def test(client: httpx.AsyncClient, server: Services) -> None:
-        news = server.events.events()
-        await anext(news)
-        first = await client.get(f"{cost}&stale=ok")  # there is none yet: this one is new
-        server.core.store.append(clusters.job("later"))
-        last = await client.get(f"{cost}&stale=ok")
-        assert (last.headers["ETag"], last.json()) == (first.headers["ETag"], first.json())
-        assert (await client.get(cost)).json() != first.json()  # nobody else gets what is old
-        assert "event: answer" in await anext(news)
-        following = await client.get(f"{cost}&stale=ok", headers={"If-None-Match": first.headers["ETag"]})
-        assert "later" in str(following.json())
-        assert (await client.get(f"{cost}&stale=maybe")).status_code == 400
-
-    ask(test)
-
-
 @pytest.mark.parametrize(
-    ("said", "known"),
+    ("if_none_match", "known"),
     [('W/"a-b"', True), ('"a-b"', True), ('"x", W/"a-b"', True), ("*", True), ("", False), ('"a"', False)],
 )
-def test_what_a_client_says_it_has(said: str, known: bool) -> None:
-    assert is_known('W/"a-b"', said) is known
-
-
-def test_pages_are_parts_of_one_answer_while_the_store_goes_on(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: Services) -> None:
-        whole = (await client.get("/api/v1/cost?all=1&by=hour,state,node")).json()
-        page = (await client.get("/api/v1/cost?all=1&by=hour,state,node&limit=3")).json()
-        rows, pages = page["rows"], 1
-        while page["next"] is not None:
-            server.core.store.append(clusters.samples("n0", 0, 10 * pages, 10 * pages + 10, gpu_util_permille=900))
-            page = (await client.get("/api/v1/cost", params={"limit": 3, "cursor": page["next"]})).json()
-            assert len(page["rows"]) <= 3
-            rows += page["rows"]
-            pages += 1
-        assert (rows, pages) == (whole["rows"], -(-len(whole["rows"]) // 3))
-        assert pages > 1
-        assert page["total"] == whole["total"]
-
-    ask(test)
+def test_is_known_matches_etags(if_none_match: str, known: bool) -> None:
+    assert is_known('W/"a-b"', if_none_match) is known
 
 
 @pytest.mark.parametrize(
@@ -217,36 +53,60 @@ def test_pages_are_parts_of_one_answer_while_the_store_goes_on(ask: Callable[[As
         {"cursor": "\U0001f525"},
     ],
 )
-def test_a_page_that_cannot_be(parameters: dict[str, str]) -> None:
-    with pytest.raises(registry.QuestionError):
+def test_invalid_page_parameters_are_rejected(parameters: dict[str, str]) -> None:
+    with pytest.raises(QuestionError):
         AnswerPage.requested("runs", dict(parameters))
 
 
-def test_pages_that_are_not_there_are_refused(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: Services) -> None:
-        gone = await client.get("/api/v1/runs?cursor=Vy8iYSIgMw==")
-        senseless = await client.get("/api/v1/runs?limit=0")
-        assert (gone.status_code, senseless.status_code) == (410, 400)
-        assert gone.json()["error"]
-        assert senseless.json()["error"]
-
-    ask(test)
+def test_tag_depends_on_revision_and_parameters_but_not_their_order() -> None:
+    one = tag("cost", {"by": "team", "all": "1"}, "r1")
+    assert one == tag("cost", {"all": "1", "by": "team"}, "r1")
+    assert one != tag("cost", {"all": "1"}, "r1")
+    assert question_of(one) == question_of(tag("cost", {"all": "1", "by": "team"}, "r2"))
 
 
-@pytest.mark.parametrize(
-    ("took_s", "later_s", "changes", "minutes", "good"),
-    [
-        (0.01, 30.0, 0, 0, True),  # nothing has come in
-        (0.01, 0.1, 1, 0, False),  # quickly done again
-        (0.01, 0.1, 0, 1, False),  # a minute has passed
-        (1.0, 2.0, 1, 1, True),  # it takes long, and was done just now
-        (1.0, 6.0, 1, 0, False),
-        (60.0, 11.0, 1, 0, False),  # nobody waits longer than that for what is new
-    ],
-)
-def test_books_are_done_again_when_that_is_due(
-    took_s: float, later_s: float, changes: int, minutes: int, good: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(accounting, "REST_FACTOR", 5)
-    books = LedgerState(None, "", changes=7, minute=100, at_s=1_000.0, took_s=took_s)
-    assert books.is_current(7 + changes, (100 + minutes) * 60_000, 1_000.0 + later_s) is good
+def test_pages_of_rows_continue_until_the_last_one() -> None:
+    body = json.dumps({"rows": [1, 2, 3, 4, 5], "total": 15}).encode()
+    page = AnswerPage.requested("cost", {"limit": "2"})
+    rows = []
+    while page is not None:
+        answer = json.loads(page.cut(body, 'W/"r-q"'))
+        assert answer["total"] == 15
+        rows.append(answer["rows"])
+        page = AnswerPage.requested("cost", {"limit": "2", "cursor": answer["next"]}) if answer["next"] else None
+    assert rows == [[1, 2], [3, 4], [5]]
+
+
+@pytest.mark.parametrize(("what", "parameters"), [("cost", {}), ("why", {"limit": "2"})])
+def test_answer_without_pages_leaves_the_parameters(what: str, parameters: dict[str, str]) -> None:
+    before = dict(parameters)
+    assert AnswerPage.requested(what, parameters) is None
+    assert parameters == before
+
+
+def test_stale_is_taken_out_of_the_parameters() -> None:
+    parameters = {"stale": "ok", "by": "team"}
+    assert last_will_do(parameters)
+    assert parameters == {"by": "team"}
+    assert not last_will_do(parameters)
+    with pytest.raises(QuestionError, match="The only value is ok"):
+        last_will_do({"stale": "1"})
+
+
+def test_newest_answer_is_kept_by_question_and_audience() -> None:
+    answers = AnswerCache()
+    first, second = (CachedAnswer(tag("why", {}, revision), 1.0, 0.0) for revision in ("r1", "r2"))
+    answers.add("", first, b"1")
+    answers.add("", second, b"2")
+    question = question_of(first.tag)
+    assert answers.newest("", question) == second
+    assert answers.newest("vision", question) is None
+    assert answers.get(key("", first.tag)) == b"1"
+
+
+def test_slow_answer_may_be_renewed_after_a_pause_in_proportion_to_its_time() -> None:
+    slow = CachedAnswer("t", took_s=10.0, at_s=100.0)
+    assert slow.is_slow
+    assert not slow.may_be_renewed(139.0)
+    assert slow.may_be_renewed(141.0)
+    assert not CachedAnswer("t", took_s=0.1, at_s=100.0).is_slow

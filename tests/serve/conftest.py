@@ -1,4 +1,4 @@
-"""What tests of the server share."""
+"""Fixtures for tests of the server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from pyrometer.serve.tasks import accounting
 
 
 @pytest.fixture(autouse=True)
-def _books_never_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is stored is in the next answer, however slow the machine is: a test that asks need not wait."""
+def _accounting_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer includes all stored records, even on a slow machine, so that tests need not wait."""
     monkeypatch.setattr(accounting, "REST_FACTOR", 0)

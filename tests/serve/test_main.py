@@ -1,4 +1,4 @@
-"""A server starts from Python; its command turns errors into exit codes."""
+"""Starting a server: from Python, its errors, and its warnings about access."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -14,11 +15,21 @@ import pytest
 from pyrometer.cli import main as pyrometer
 from pyrometer.model.settings import Settings
 from pyrometer.questions.client import Address, published
-from pyrometer.serve.main import ListenError, Services, SourceOptions, serve
+from pyrometer.questions.tokens import Tokens
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import (
+    AuthenticationConflictError,
+    ListenError,
+    Services,
+    SourceOptions,
+    build_services,
+    serve,
+    warn_about_access,
+)
 from pyrometer.store import Store
 
 
-def test_a_server_runs_without_the_command_line(tmp_path: Path) -> None:
+def test_serve_runs_without_the_command_line(tmp_path: Path) -> None:
     answers: list[int] = []
 
     async def run() -> None:
@@ -44,7 +55,7 @@ def test_a_server_runs_without_the_command_line(tmp_path: Path) -> None:
     assert published(tmp_path) is None
 
 
-def test_a_port_in_use_is_an_error_that_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_named_in_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used, Store(tmp_path / "a", create=True) as store:
         port = used.getsockname()[1]
         with pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
@@ -55,7 +66,7 @@ def test_a_port_in_use_is_an_error_that_names_it(tmp_path: Path, capsys: pytest.
     assert f"127.0.0.1:{port}" in capsys.readouterr().err
 
 
-def test_open_and_a_proxy_that_authenticates_are_a_usage_error(
+def test_open_option_with_authenticating_proxy_is_a_usage_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "settings.yaml").write_text("proxy_addresses: [10.0.0.0/8]\nproxy_user_header: X-Forwarded-User\n")
@@ -63,3 +74,45 @@ def test_open_and_a_proxy_that_authenticates_are_a_usage_error(
         pyrometer(["serve", "--data", str(tmp_path), "--listen", "127.0.0.1:18733", "--open"])
     assert ended.value.code == 2
     assert "Use one of them" in capsys.readouterr().err
+
+
+class TestWarnAboutAccess:
+    @staticmethod
+    def lines(folder: Path, caplog: pytest.LogCaptureFixture, host: str = "127.0.0.1", **about: Any) -> list[str]:
+        with Store(folder, create=True) as store:
+            settings = about.pop("settings", Settings())
+            server = build_services(Core(store, settings), open_to_all=host == "127.0.0.1", **about)
+            warn_about_access(server.access, store, host, always_open=about.get("always_open", False))
+        return [record.getMessage() for record in caplog.records]
+
+    def test_usual_access_logs_nothing(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        assert self.lines(tmp_path, caplog) == []
+        Tokens(tmp_path).create("me", "viewer", 0)
+        assert self.lines(tmp_path, caplog) == self.lines(tmp_path, caplog, "0.0.0.0") == []
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+    def test_closed_server_logs_how_to_create_a_token(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str
+    ) -> None:
+        if host == "127.0.0.1":
+            tokens = Tokens(tmp_path)
+            tokens.create("me", "viewer", 0)
+            tokens.revoke("me")
+        (line,) = self.lines(tmp_path, caplog, host)
+        assert "refuses every request" in line
+        assert f"pyrometer token create NAME --data {tmp_path}" in line
+        assert "--open" in line
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+    def test_always_open_server_logs_that_everyone_is_admin(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str
+    ) -> None:
+        (line,) = self.lines(tmp_path, caplog, host, always_open=True)
+        assert "admin" in line
+
+    def test_always_open_conflicts_with_an_authenticating_proxy(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings = Settings(proxy_addresses=("10.0.0.0/8",), proxy_user_header="X-Forwarded-User")
+        with pytest.raises(AuthenticationConflictError, match="Use one of them"):
+            self.lines(tmp_path, caplog, always_open=True, settings=settings)

@@ -1,4 +1,4 @@
-"""The server as a process: it answers, asks for tokens, stops cleanly, and leaves the folder to others."""
+"""The server as a process: answers, tokens, clean stops, and the lock of the folder."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from pyrometer.cli import main
 from pyrometer.model.settings import Settings
 from pyrometer.questions import registry
 from pyrometer.questions.registry import bring_up_to_date, question
-from pyrometer.questions.tokens import FILE, TokenError, Tokens, digest_of
+from pyrometer.questions.tokens import FILE, Tokens
 from pyrometer.serve.core import Core
 from pyrometer.serve.http.http_error import HttpError
-from pyrometer.serve.main import AuthenticationConflictError, Services, build_services, warn_about_access
-from pyrometer.serve.tasks import accounting
+from pyrometer.serve.main import Services, build_services
 from pyrometer.store import Store, StoreBusyError
 from tests.support import clusters
 from tests.support.kube_server import free_port
@@ -48,13 +47,13 @@ def night(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, httpx.Client]]:
-    """A server that tests only ask, and its folder: starting one takes a second."""
+    """A server that tests only read, and its folder. Starting one takes a second."""
     folder = small_night(tmp_path_factory.mktemp("served") / "data")
     with serving(folder) as client:
         yield folder, client
 
 
-def test_it_is_well_and_says_what_the_commands_say(served: tuple[Path, httpx.Client]) -> None:
+def test_server_is_ready_and_answers_like_the_commands(served: tuple[Path, httpx.Client]) -> None:
     _, client = served
     assert client.get("/healthz").text == "ok\n"
     assert client.get("/readyz").json() == {"ready": True, "waiting_for": [], "shortcomings": []}
@@ -66,22 +65,22 @@ def test_it_is_well_and_says_what_the_commands_say(served: tuple[Path, httpx.Cli
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "reason"),
     [
         ("/api/v1/why?last=3x", "--last '3x' is not a length of time"),
-        ("/api/v1/why?colour=red", "Parameter 'colour' is unknown"),
-        ("/api/v1/cost?by=colour", "--by 'colour' is not a grouping"),
+        ("/api/v1/why?color=red", "Parameter 'color' is unknown"),
+        ("/api/v1/cost?by=color", "--by 'color' is not a grouping"),
         ("/api/v1/cost?tz=Mars", "There is no time zone 'Mars'"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_refused(served: tuple[Path, httpx.Client], path: str, said: str) -> None:
+def test_invalid_question_gets_400_with_a_reason(served: tuple[Path, httpx.Client], path: str, reason: str) -> None:
     answer = served[1].get(path)
     assert answer.status_code == 400
-    assert said in answer.json()["error"]
+    assert reason in answer.json()["error"]
 
 
 @pytest.mark.heavy
-def test_the_folder_is_the_server_s_while_it_runs_and_free_afterwards(night: Path) -> None:
+def test_server_locks_its_folder_until_it_stops(night: Path) -> None:
     with serving(night) as client:
         address = json.loads((night / "server.json").read_text())
         assert address["url"] == str(client.base_url).rstrip("/")
@@ -93,94 +92,58 @@ def test_the_folder_is_the_server_s_while_it_runs_and_free_afterwards(night: Pat
         assert store.parts("ledger_row")
 
 
-class Said(NamedTuple):
-    """What a command said, and how it ended."""
+class CommandResult(NamedTuple):
+    """The output and the exit status of a command."""
 
     returncode: int
     stdout: str
     stderr: str
 
 
-Told = Callable[..., Said]
+RunCommand = Callable[..., CommandResult]
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Told:
-    """Runs a command in this process: one of its own would take a second to start."""
+def run_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> RunCommand:
+    """Runs a command in this process, because starting another takes a second."""
 
-    def run(*arguments: str, **variables: str) -> Said:
+    def run(*arguments: str, **variables: str) -> CommandResult:
         capsys.readouterr()
         with monkeypatch.context() as patched:
             for name, value in variables.items():
                 patched.setenv(name, value)
             with pytest.raises(SystemExit) as ended:
                 main(list(arguments))
-        return Said(ended.value.code, *capsys.readouterr())  # type: ignore[arg-type]
+        return CommandResult(ended.value.code, *capsys.readouterr())  # type: ignore[arg-type]
 
     return run
 
 
 @pytest.mark.heavy
-def test_a_server_whose_tokens_are_gone_is_open_only_when_it_is_told_so(night: Path, told: Told) -> None:
-    told("token", "create", "me", "--data", str(night))
-    said = told("token", "revoke", "me", "--data", str(night)).stdout
-    assert "last token" in said
-    assert "--open" in said
+def test_server_whose_tokens_are_deleted_opens_only_with_the_option(night: Path, run_command: RunCommand) -> None:
+    run_command("token", "create", "me", "--data", str(night))
+    result = run_command("token", "revoke", "me", "--data", str(night)).stdout
+    assert "last token" in result
+    assert "--open" in result
     (night / FILE).unlink()
-    assert "--open" in told("token", "list", "--data", str(night)).stdout
+    assert "--open" in run_command("token", "list", "--data", str(night)).stdout
     with serving(night) as client:
         assert client.get("/api/v1/session").status_code == 401
         assert client.get("/healthz").status_code == 200
-        assert told("cost", "--all", "--data", str(night)).returncode == 0  # the folder's owner asks as before
+        assert (
+            run_command("cost", "--all", "--data", str(night)).returncode == 0
+        )  # the owner of the folder needs no token
     with serving(night, "--open") as client:
         assert client.get("/api/v1/session").json()["sign_in"] == "open"
         forwarded = client.get("/api/v1/session", headers={"X-Forwarded-For": "203.0.113.9"})
         assert forwarded.status_code == 403
-        with socket.create_connection(("127.0.0.1", client.base_url.port)) as old:  # as nginx asks by default
+        with socket.create_connection(("127.0.0.1", client.base_url.port)) as old:  # like nginx by default
             old.sendall(b"GET /api/v1/session HTTP/1.0\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
             assert b" 403 " in old.recv(4096)
 
 
-class TestWhoMayAskIsSaidInOneLine:
-    @staticmethod
-    def lines(folder: Path, caplog: pytest.LogCaptureFixture, host: str = "127.0.0.1", **about: Any) -> list[str]:
-        with Store(folder, create=True) as store:
-            settings = about.pop("settings", Settings())
-            server = build_services(Core(store, settings), open_to_all=host == "127.0.0.1", **about)
-            warn_about_access(server.access, store, host, always_open=about.get("always_open", False))
-        return [record.getMessage() for record in caplog.records]
-
-    def test_nothing_as_long_as_it_is_as_usual(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        assert self.lines(tmp_path, caplog) == []
-        Tokens(tmp_path).create("me", "viewer", 0)
-        assert self.lines(tmp_path, caplog) == self.lines(tmp_path, caplog, "0.0.0.0") == []
-
-    @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-    def test_closed(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str) -> None:
-        if host == "127.0.0.1":
-            tokens = Tokens(tmp_path)
-            tokens.create("me", "viewer", 0)
-            tokens.revoke("me")
-        (line,) = self.lines(tmp_path, caplog, host)
-        assert "refuses every request" in line
-        assert f"pyrometer token create NAME --data {tmp_path}" in line
-        assert "--open" in line
-
-    @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-    def test_open(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str) -> None:
-        (line,) = self.lines(tmp_path, caplog, host, always_open=True)
-        assert "admin" in line
-
-    def test_open_and_a_proxy_that_signs_people_in_contradict_each_other(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        settings = Settings(proxy_addresses=("10.0.0.0/8",), proxy_user_header="X-Forwarded-User")
-        with pytest.raises(AuthenticationConflictError, match="Use one of them"):
-            self.lines(tmp_path, caplog, always_open=True, settings=settings)
-
-
 @pytest.mark.heavy
-def test_prometheus_finds_its_metrics(night: Path) -> None:
+def test_metrics_are_scraped_with_a_token(night: Path) -> None:
     secret = Tokens(night).create("prometheus", "viewer", 0)
     with serving(night) as client:
         assert client.get("/metrics").status_code == 401
@@ -191,30 +154,19 @@ def test_prometheus_finds_its_metrics(night: Path) -> None:
         assert "pyrometer_gpu_seconds" in families
 
 
-@pytest.mark.heavy
-def test_hours_that_are_over_are_sealed_whoever_brought_them(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounting, "SEAL_EVERY_S", 0.0)
-    with Store(night) as store:
-        server = build_services(Core(store, Settings()), open_to_all=True)
-        assert store.hot_tables("pod")
-        asyncio.run(server.accounting.update())
-        assert not store.hot_tables("pod")
-        assert store.parts("pod")
-
-
-def test_who_sends_does_not_wait_for_an_answer(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question that takes long is asked of the store as it was; meanwhile rows are stored and others answered."""
-    begun, go_on = threading.Event(), threading.Event()
+def test_slow_question_does_not_delay_senders(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that takes long is questions of the store as it was; meanwhile rows are stored and others answered."""
+    began, proceed = threading.Event(), threading.Event()
     why = registry.why
 
     def slow_why(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        begun.set()
-        assert go_on.wait(30)
+        began.set()
+        assert proceed.wait(30)
         return why(*args, **kwargs)
 
     async def meanwhile(server: Services) -> tuple[dict[str, Any], dict[str, Any]]:
         slow = asyncio.create_task(server.answering.ask("why", {"all": "1"}))
-        await asyncio.to_thread(begun.wait, 30)
+        await asyncio.to_thread(began.wait, 30)
         async with server.core.lock:
             later = [
                 *clusters.cluster(nodes=3),
@@ -225,7 +177,7 @@ def test_who_sends_does_not_wait_for_an_answer(night: Path, monkeypatch: pytest.
             await asyncio.to_thread(server.core.store.seal)
         quick = await server.answering.ask("cost", {"all": "1", "by": "workload"})
         assert not slow.done()
-        go_on.set()
+        proceed.set()
         return await slow, quick
 
     with Store(night) as store:
@@ -237,20 +189,20 @@ def test_who_sends_does_not_wait_for_an_answer(night: Path, monkeypatch: pytest.
     assert "later" in str(quick["rows"])
 
 
-def test_a_server_that_stops_waits_for_no_answer(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = threading.Event()
+def test_stopping_server_interrupts_answers(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = threading.Event()
 
     def endless(store: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        begun.set()
+        began.set()
         while True:
             store.connection.execute("SELECT count(*) FROM range(1000000)").fetchall()
 
     async def test(server: Services) -> None:
-        asked = asyncio.create_task(server.answering.ask("why", {"all": "1"}))
-        await asyncio.to_thread(begun.wait, 30)
+        asking = asyncio.create_task(server.answering.ask("why", {"all": "1"}))
+        await asyncio.to_thread(began.wait, 30)
         await server.end()
         with pytest.raises(HttpError, match="The server is stopping"):
-            await asked
+            await asking
 
     monkeypatch.setattr(registry, "why", endless)
     with Store(night) as store:
@@ -261,11 +213,11 @@ def test_a_server_that_stops_waits_for_no_answer(night: Path, monkeypatch: pytes
 class TestCommands:
     QUESTIONS = (["why", "--all"], ["cost", "--by", "workload,state", "--all"], ["cost", "--by", "cause"], ["runs"])
 
-    def test_on_a_folder_that_a_server_has_they_ask_it_and_say_the_same(self, night: Path, told: Told) -> None:
-        def answers(*whom: str) -> list[str]:
-            said = [told(*question, *whom, "-o", "json") for question in self.QUESTIONS]
-            assert [one.stderr for one in said] == [""] * len(said)
-            return [one.stdout for one in said]
+    def test_commands_on_a_served_folder_ask_the_server(self, night: Path, run_command: RunCommand) -> None:
+        def answers(*target: str) -> list[str]:
+            results = [run_command(*question, *target, "-o", "json") for question in self.QUESTIONS]
+            assert [one.stderr for one in results] == [""] * len(results)
+            return [one.stdout for one in results]
 
         before = answers("--data", str(night))
         with serving(night) as client:
@@ -274,20 +226,20 @@ class TestCommands:
         assert "hung" not in before[0]
         assert json.loads(before[1])["total"]["gpu_hours"] == 8.0
 
-    def test_who_may_read_the_folder_needs_no_token(self, night: Path, told: Told) -> None:
+    def test_folder_owner_needs_no_token(self, night: Path, run_command: RunCommand) -> None:
         secret = Tokens(night).create("me", "viewer", 0)
         with serving(night, host="0.0.0.0") as client:
             assert (night / "server.json").stat().st_mode & 0o077 == 0
-            assert told("cost", "--data", str(night)).returncode == 0
+            assert run_command("cost", "--data", str(night)).returncode == 0
             url = str(client.base_url)
-            refused = told("cost", "--server", url)
+            refused = run_command("cost", "--server", url)
             assert refused.returncode == 1
             assert refused.stderr.startswith("Error: A token is needed")
-            assert told("cost", "--server", url, PYROMETER_TOKEN=secret).returncode == 0
+            assert run_command("cost", "--server", url, PYROMETER_TOKEN=secret).returncode == 0
 
-    def test_an_address_that_a_killed_server_left_is_no_obstacle(self, night: Path, told: Told) -> None:
+    def test_stale_server_address_is_ignored(self, night: Path, run_command: RunCommand) -> None:
         (night / "server.json").write_text(json.dumps({"url": f"http://127.0.0.1:{free_port()}", "token": "x"}))
-        assert told("cost", "--data", str(night)).returncode == 0
+        assert run_command("cost", "--data", str(night)).returncode == 0
 
     @pytest.mark.parametrize(
         ("arguments", "code", "words"),
@@ -297,21 +249,21 @@ class TestCommands:
             (["show", "nothing"], 1, "Error: Run 'nothing' not found in this time range. `pyrometer runs` lists them."),
         ],
     )
-    def test_a_mistake_is_said_in_the_same_words(
-        self, served: tuple[Path, httpx.Client], told: Told, arguments: list[str], code: int, words: str
+    def test_errors_are_the_same_over_http_and_locally(
+        self, served: tuple[Path, httpx.Client], run_command: RunCommand, arguments: list[str], code: int, words: str
     ) -> None:
         folder, client = served
-        for whom in (["--server", str(client.base_url)], ["--data", str(folder)]):
-            said = told(*arguments, *whom)
-            assert (said.returncode, said.stderr.strip()) == (code, words)
+        for target in (["--server", str(client.base_url)], ["--data", str(folder)]):
+            result = run_command(*arguments, *target)
+            assert (result.returncode, result.stderr.strip()) == (code, words)
 
-    def test_a_server_that_is_not_there_is_named(self, told: Told) -> None:
+    def test_unreachable_server_is_named(self, run_command: RunCommand) -> None:
         url = f"http://127.0.0.1:{free_port()}"
-        said = told("why", "--server", url)
-        assert said.returncode == 1
-        assert said.stderr.startswith(f"Error: {url} does not answer: ")
-        assert told("why", "--server", "here").stderr.startswith("Error: --server 'here' is not a URL")
-        assert told("why", "--server", url, "--data", "x").returncode == 2
+        result = run_command("why", "--server", url)
+        assert result.returncode == 1
+        assert result.stderr.startswith(f"Error: {url} does not answer: ")
+        assert run_command("why", "--server", "here").stderr.startswith("Error: --server 'here' is not a URL")
+        assert run_command("why", "--server", url, "--data", "x").returncode == 2
 
 
 KUBECONFIG = """
@@ -323,38 +275,38 @@ contexts: [{name: away, context: {cluster: away, user: me}}]
 
 
 @pytest.mark.heavy
-def test_a_cluster_that_does_not_answer_is_waited_for_and_named(tmp_path: Path) -> None:
+def test_unreachable_cluster_is_named_in_readyz(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(KUBECONFIG % free_port())
     with serving(tmp_path / "data", "--kube", KUBECONFIG=str(tmp_path / "config")) as client:
         assert client.get("/healthz").status_code == 200
-        while "does not answer" not in (said := client.get("/readyz")).text:  # the first attempt takes its time
-            assert said.status_code == 503
-        assert said.json()["ready"] is False
-        assert "secret-token" not in said.text
+        while "does not answer" not in (result := client.get("/readyz")).text:  # until the first attempt ends
+            assert result.status_code == 503
+        assert result.json()["ready"] is False
+        assert "secret-token" not in result.text
 
 
 @pytest.mark.heavy
-def test_without_any_cluster_it_says_so(tmp_path: Path) -> None:
+def test_missing_kubeconfig_is_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pyrometer", "serve", "--kube", "--data", str(tmp_path), "--listen"]
-    said = subprocess.run(
+    result = subprocess.run(
         [*command, f"127.0.0.1:{free_port()}"],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "KUBECONFIG": str(tmp_path / "missing")},
     )
-    assert said.returncode == 1
-    assert said.stderr.startswith("Error: No cluster found: there is no kubeconfig at")
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: No cluster found: there is no kubeconfig at")
 
 
 class TestTokens:
-    def test_a_server_that_others_can_reach_answers_nobody_without_one(self, night: Path) -> None:
+    def test_reachable_server_requires_a_token(self, night: Path) -> None:
         with serving(night, host="0.0.0.0") as client:
             assert client.get("/healthz").status_code == 200
             refused = client.get("/api/v1/why")
             assert refused.status_code == 401
             assert refused.headers["WWW-Authenticate"] == "Bearer"
-            secret = Tokens(night).create("me", "viewer", 0)  # a running server knows it at once
+            secret = Tokens(night).create("me", "viewer", 0)  # a running server accepts it at once
             headers = {"Authorization": f"Bearer {secret}"}
             assert client.get("/api/v1/why?all=1", headers=headers).status_code == 200
             assert client.get("/api/v1/why", headers={"Authorization": f"Bearer {secret}x"}).status_code == 401
@@ -363,75 +315,21 @@ class TestTokens:
             assert client.get("/api/v1/why", headers=headers).status_code == 401
 
     @pytest.mark.heavy
-    def test_one_for_sending_records_may_not_ask(self, night: Path) -> None:
+    def test_ingest_token_cannot_ask_questions(self, night: Path) -> None:
         secret = Tokens(night).create("agent", "ingest", 0)
         with serving(night) as client:
             assert client.get("/api/v1/why", headers={"Authorization": f"Bearer {secret}"}).status_code == 403
-            assert client.get("/api/v1/why").status_code == 401  # there is a token: loopback is no exception
+            assert client.get("/api/v1/why").status_code == 401  # there is a token, so loopback needs one, too
 
-    def test_on_loopback_another_site_s_name_for_this_machine_is_refused(
-        self, served: tuple[Path, httpx.Client]
-    ) -> None:
+    def test_loopback_server_refuses_other_host_names(self, served: tuple[Path, httpx.Client]) -> None:
         assert served[1].get("/api/v1/why", headers={"Host": "evil.example"}).status_code == 403
-
-    def test_only_a_digest_is_kept(self, tmp_path: Path) -> None:
-        secret = Tokens(tmp_path).create("me", "admin", 0)
-        assert secret.startswith("pyr_")
-        assert len(secret) > 40
-        assert secret not in (tmp_path / FILE).read_text()
-        assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
-
-    def test_names_are_used_once(self, tmp_path: Path) -> None:
-        tokens = Tokens(tmp_path)
-        tokens.create("me", "viewer", 0)
-        with pytest.raises(TokenError, match="already"):
-            tokens.create("me", "viewer", 0)
-        with pytest.raises(TokenError, match=r"Token 'you' not found\. Existing tokens: me"):
-            tokens.revoke("you")
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "",
-            "{",
-            "{}",
-            "[]",
-            "null",
-            '{"tokens": 1}',
-            '{"tokens": [1]}',
-            '{"tokens": [{}]}',
-            "[" * 100_000,
-            '{"tokens": [{"name": "a", "role": "admin", "sha256": null, "created_ms": 0}]}',
-            '{"tokens": [{"name": "a", "role": ["admin"], "sha256": "' + 64 * "0" + '", "created_ms": 0}]}',
-            '{"tokens": [{"name": "a", "role": "admin", "sha256": "' + 64 * "é" + '", "created_ms": 0}]}',
-        ],
-        ids=lambda text: text[:60],
-    )
-    def test_a_file_that_is_broken_lets_nobody_in(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / FILE).write_text(text)
-        with pytest.raises(TokenError, match="cannot be read"):
-            Tokens(tmp_path).of(digest_of("pyr_any"))
-
-    @pytest.mark.parametrize("kind", ["folder", "pipe", "link to itself"])
-    def test_something_else_in_its_place_lets_nobody_in(self, tmp_path: Path, kind: str) -> None:
-        path = tmp_path / FILE
-        make = {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link to itself": lambda: path.symlink_to(path)}
-        make[kind]()
-        assert Tokens(tmp_path).are_required()
-        with pytest.raises(TokenError, match="cannot be read"):
-            Tokens(tmp_path).of(digest_of("pyr_any"))
-
-    def test_a_link_to_a_missing_file_requires_tokens(self, tmp_path: Path) -> None:
-        (tmp_path / FILE).symlink_to(tmp_path / "unmounted" / FILE)
-        assert Tokens(tmp_path).are_required()
-        assert Tokens(tmp_path).of(digest_of("pyr_any")) is None
 
 
 @pytest.mark.heavy
-def test_traces_and_lineage_are_what_the_commands_say(tmp_path: Path) -> None:
+def test_traces_and_lineage_equal_local_answers(tmp_path: Path) -> None:
     with Trained(attempts=((0, 21),)).store(tmp_path / "data"):
         pass
-    asked: list[tuple[str, dict[str, str]]] = [
+    questions: list[tuple[str, dict[str, str]]] = [
         ("trace", {}),
         ("trace", {"step": "20"}),
         ("trace", {"sample": "137"}),
@@ -440,7 +338,7 @@ def test_traces_and_lineage_are_what_the_commands_say(tmp_path: Path) -> None:
         ("lineage", {"spikes": "1"}),
     ]
     with serving(tmp_path / "data") as client:
-        over_http = [client.get(f"/api/v1/{what}", params={"run": RUN, **about}).json() for what, about in asked]
+        over_http = [client.get(f"/api/v1/{what}", params={"run": RUN, **about}).json() for what, about in questions]
         assert client.get("/api/v1/lineage", params={"run": RUN}).status_code == 400
         assert client.get("/api/v1/lineage", params={"run": RUN, "checkpoint": "7"}).status_code == 404
         assert client.get("/api/v1/trace", params={"run": "nobody"}).status_code == 404
@@ -448,5 +346,5 @@ def test_traces_and_lineage_are_what_the_commands_say(tmp_path: Path) -> None:
     with Store(tmp_path / "data") as store:
         covered = bring_up_to_date(store, settings, now_ms=time.time_ns() // 1_000_000)
         assert covered is not None
-        for (what, about), answer in zip(asked, over_http, strict=True):
+        for (what, about), answer in zip(questions, over_http, strict=True):
             assert question(what, {"run": RUN, **about}, settings)(store, covered) == answer

@@ -36,8 +36,8 @@ class Disk:
         """Records that an operation failed. It is tried again."""
         self.failures += 1
         if what not in self._troubles:
-            _log.error("%s: %s. Trying again.", what, words(error))
-        self._troubles[what] = words(error)
+            _log.error("%s: %s. Trying again.", what, reason_of(error))
+        self._troubles[what] = reason_of(error)
 
     def worked(self, what: str) -> None:
         """Records that an operation succeeded."""
@@ -46,15 +46,15 @@ class Disk:
 
     def shortcomings(self) -> list[str]:
         """The operations that fail now, one sentence each."""
-        return [f"{what}: {words}." for what, words in sorted(self._troubles.items())]
+        return [f"{what}: {reason}." for what, reason in sorted(self._troubles.items())]
 
 
-def words(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """The reason on one line, without paths."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if number := re.search(r'"errno":"(\d+)"', str(error)):
         return os.strerror(int(number[1]))
-    first, *_, last = [*str(error).splitlines(), ""]
-    reason = last if last.startswith("Original error") else first
+    lines = str(error).splitlines() or [""]
+    reason = lines[-1] if lines[-1].startswith("Original error") else lines[0]
     return reason.rstrip('." ').rpartition(": ")[2] or type(error).__name__

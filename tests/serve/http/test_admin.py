@@ -1,4 +1,4 @@
-"""POST /api/v1/backup: who may, what comes, what is written down; and of a server that is being written to."""
+"""POST /api/v1/backup: permissions, content, audit log, and backups during writes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.support.two_teams import both
 HEADERS = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}
 
 
-def asked(store: Store, *bodies: bytes, role: str = "admin", at_once: bool = False) -> list[httpx.Response]:
-    """What a server in this process answers to somebody with that role."""
+def post_backups(store: Store, *bodies: bytes, role: str = "admin", at_once: bool = False) -> list[httpx.Response]:
+    """Posts bodies to a server in this process with a role. Returns the responses."""
     tokens = Tokens(store.folder)
     secret = tokens.create(role, role, 0)
 
@@ -55,59 +55,61 @@ def store(tmp_path: Path):
         yield store
 
 
-def test_what_an_admin_gets_and_what_is_written_down(store: Store, tmp_path: Path) -> None:
+def test_backup_contains_all_parts_and_is_audited(store: Store, tmp_path: Path) -> None:
     have = [part.path for part in store.parts()][:3]
-    (whole, less) = asked(store, b"", json.dumps({"have": have}).encode())
+    (whole, less) = post_backups(store, b"", json.dumps({"have": have}).encode())
     assert (whole.status_code, whole.headers["content-type"]) == (200, "application/x-tar")
     paths = [member.path for member in unpacked([less.content])]
     assert paths[-1] == "backup.json"
     assert {path for path in paths if path.startswith("parts/")} == {part.path for part in store.parts()} - set(have)
-    place = BackupFolder(tmp_path / "backups")
-    with place.locked():
-        assert place.receive(unpacked([whole.content])).parts_copied == len(store.parts())
+    backup_folder = BackupFolder(tmp_path / "backups")
+    with backup_folder.locked():
+        assert backup_folder.receive(unpacked([whole.content])).parts_copied == len(store.parts())
     lines = [json.loads(line) for line in (store.folder / audit.FILE).read_text().splitlines()]
     assert [(line["who"], line["whole"]) for line in lines if line["what"] == "backup"] == [("admin", True)] * 2
 
 
 @pytest.mark.parametrize("role", ["viewer", "ingest"])
-def test_nobody_else_may(store: Store, role: str) -> None:
-    assert [answer.status_code for answer in asked(store, b"", role=role)] == [403]
+def test_backup_requires_the_admin_role(store: Store, role: str) -> None:
+    assert [answer.status_code for answer in post_backups(store, b"", role=role)] == [403]
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b'{"have": "parts"}', b'{"have": [1]}', b"[" * 100_000, b"\xff"])
-def test_a_body_that_is_no_list_of_parts_is_refused(store: Store, body: bytes) -> None:
-    (answer,) = asked(store, body)
+def test_backup_rejects_invalid_lists_of_parts(store: Store, body: bytes) -> None:
+    (answer,) = post_backups(store, body)
     assert (answer.status_code, answer.json()["error"]) == (
         400,
         'The body must be empty or list the parts that you have: {"have": ["parts/…", …]}.',
     )
 
 
-@pytest.mark.parametrize(("made", "says", "required"), [(False, True, False), (True, True, True), (False, False, True)])
-def test_a_restored_folder_asks_for_a_token_if_its_original_had_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, made: bool, says: bool, required: bool
+@pytest.mark.parametrize(
+    ("had_tokens", "is_recorded", "required"), [(False, True, False), (True, True, True), (False, False, True)]
+)
+def test_restored_folder_requires_tokens_like_its_original(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, had_tokens: bool, is_recorded: bool, required: bool
 ) -> None:
-    """Tokens are in no backup. One of an older version does not say whether there were any."""
+    """Backups have no tokens. Those of older versions do not record whether there were any."""
     folder, backups, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
     with Store(folder, create=True) as store:
         store.append(both())
-    if made:
+    if had_tokens:
         tokens = Tokens(folder)
         tokens.create("admin", "admin", 0)
         tokens.path.unlink()
     _run("backup", "--data", str(folder), "--out", str(backups))
-    if not says:
+    if not is_recorded:
         (contents,) = backups.glob("*.json")
-        told = json.loads(contents.read_text())
-        del told["had_tokens"], told["sha256"]  # nor does it have a digest
-        contents.write_text(json.dumps(told))
+        saved = json.loads(contents.read_text())
+        del saved["had_tokens"], saved["sha256"]  # nor does it have a digest
+        contents.write_text(json.dumps(saved))
     _run("restore", str(backups), "--out", str(restored))
     assert Tokens(restored).are_required() is required
     capsys.readouterr()
 
 
 @pytest.mark.heavy
-def test_of_a_server_that_is_written_to_everything_acknowledged_before_is_there_once(tmp_path: Path, capsys) -> None:
+def test_backup_during_writes_has_acknowledged_data_exactly_once(tmp_path: Path, capsys) -> None:
     folder, backups = tmp_path / "data", tmp_path / "backups"
     with Store(folder, create=True):
         admin = Tokens(folder).create("root", "admin", 0)
@@ -123,8 +125,8 @@ def test_of_a_server_that_is_written_to_everything_acknowledged_before_is_there_
             while not stop.is_set():
                 at_ms = began_ms + 20 * len(acknowledged)
                 headers = {**HEADERS, "Authorization": f"Bearer {sender}"}
-                said = client.post("/api/v1/write", content=body_of(series_of(gpus, at_ms)), headers=headers)
-                if said.status_code == 204:
+                response = client.post("/api/v1/write", content=body_of(series_of(gpus, at_ms)), headers=headers)
+                if response.status_code == 204:
                     acknowledged.append(at_ms)
 
         sending = threading.Thread(target=send)
@@ -139,11 +141,11 @@ def test_of_a_server_that_is_written_to_everything_acknowledged_before_is_there_
         finally:
             stop.set()
             sending.join()
-    place = BackupFolder(backups)
-    for backup, before in zip(place.backups(), known, strict=True):
+    backup_folder = BackupFolder(backups)
+    for backup, before in zip(backup_folder.backups(), known, strict=True):
         restored = tmp_path / backup.name
-        restore(place, backup, restored)
-        with serving(restored) as answering:  # reads what lay in the inbox
+        restore(backup_folder, backup, restored)
+        with serving(restored) as answering:  # reads the restored inbox
             assert answering.get("/healthz").status_code == 200
         with Store(restored) as store:
             store.expose_all(["gpu_sample"])

@@ -1,5 +1,5 @@
-"""A real server under attack: it refuses, forgets, and goes on answering others meanwhile. What becomes of packed
-bodies of those who may send is tested where they are read (`test_otlp.py`, `test_remote_write.py`)."""
+"""A real server under attack refuses attackers and still answers other clients. Compressed bodies of authenticated
+senders are tested with their readers in `tests/collect`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Attacked(NamedTuple):
     def raw(self, request: bytes) -> bytes:
         """What is answered to bytes that no client would send; nothing, when it hangs up."""
         with self.connect() as connection:
-            with suppress(OSError):  # it does not read all of it
+            with suppress(OSError):  # it does not read everything
                 connection.sendall(request)
                 connection.shutdown(socket.SHUT_WR)
             return read_all(connection)
@@ -90,7 +90,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         assert one.answers()
         assert client.get("/api/v1/session", headers=team_viewer).json()["team"] == two_teams.TEAM
         yield one
-        assert one.answers()  # after all of it
+        assert one.answers()  # after all of these
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         "http://127.0.0.1/tokens.json",
     ],
 )
-def test_no_path_leads_out(attacked: Attacked, path: str) -> None:
+def test_paths_cannot_escape_the_page_files(attacked: Attacked, path: str) -> None:
     request = f"GET {path} HTTP/1.1\r\nHost: x\r\n{attacked.header}\r\nConnection: close\r\n\r\n"
     answer = attacked.raw(request.encode())
     assert answer.split(b" ", 2)[1] in (b"400", b"404")
@@ -137,7 +137,7 @@ def test_no_path_leads_out(attacked: Attacked, path: str) -> None:
         b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 400_000 + b"\r\n",
     ],
 )
-def test_what_is_no_http_gets_nothing(attacked: Attacked, request_: bytes) -> None:
+def test_invalid_http_is_refused(attacked: Attacked, request_: bytes) -> None:
     answer = attacked.raw(request_)
     assert answer == b"" or answer.split(b" ", 2)[1] in (b"400", b"401", b"431")
     assert b"Traceback" not in answer
@@ -145,15 +145,15 @@ def test_what_is_no_http_gets_nothing(attacked: Attacked, request_: bytes) -> No
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "NONSENSE"])
-def test_other_methods_do_nothing(attacked: Attacked, method: str) -> None:
+def test_other_methods_are_refused(attacked: Attacked, method: str) -> None:
     for path in ("/api/v1/cost", "/", "/metrics", "/healthz"):
         answer = attacked.client.request(method, path, headers=attacked.viewer)
-        assert answer.status_code == (400 if method == "NONSENSE" else 405)  # that is none
+        assert answer.status_code == (400 if method == "NONSENSE" else 405)  # not a method
     overridden = {**attacked.viewer, "X-HTTP-Method-Override": "POST"}
     assert attacked.client.get("/v1/logs", headers=overridden).status_code == 405
 
 
-def test_no_parameter_becomes_a_header_or_a_statement(attacked: Attacked) -> None:
+def test_parameters_cannot_inject_headers_or_sql(attacked: Attacked) -> None:
     for value in ("x\r\nSet-Cookie: a=b", "'; DROP TABLE meta; --", "') OR 1=1 --", "{rows}", "$team", "%", "\u202e"):
         for name in ("team", "experiment"):
             answer = attacked.client.get("/api/v1/cost", params={name: value}, headers=attacked.viewer)
@@ -164,7 +164,7 @@ def test_no_parameter_becomes_a_header_or_a_statement(attacked: Attacked) -> Non
     assert attacked.answers()
 
 
-def test_huge_questions_are_refused(attacked: Attacked) -> None:
+def test_oversized_requests_are_refused(attacked: Attacked) -> None:
     long = "a" * 50_000
     for query in (f"team={long}", f"by={long}", f"sample={long}&run=x", "&".join(f"p{n}=1" for n in range(5_000))):
         what = "trace" if "sample" in query else "cost"
@@ -172,7 +172,7 @@ def test_huge_questions_are_refused(attacked: Attacked) -> None:
     assert attacked.client.get("/healthz", headers={"Cookie": f"pyrometer_session={long}"}).status_code == 200
 
 
-def test_nested_and_packed_bodies_at_the_door(attacked: Attacked) -> None:
+def test_nested_and_compressed_bodies_are_refused(attacked: Attacked) -> None:
     """Who may not send does not get its body read, let alone unpacked."""
     bomb = gzip.compress(b"\x00" * (64 << 20))
     for body, headers in (
@@ -188,7 +188,7 @@ def test_nested_and_packed_bodies_at_the_door(attacked: Attacked) -> None:
         assert time.monotonic() - began_s < 10
 
 
-def test_tokens_cannot_be_guessed_quickly_nor_others_be_kept_out_by_it(attacked: Attacked) -> None:
+def test_token_guessing_is_slow_and_does_not_lock_others_out(attacked: Attacked) -> None:
     statuses = [
         attacked.client.get("/api/v1/cost", headers={"Authorization": f"Bearer pyr_{number}"}).status_code
         for number in range(40)
@@ -197,16 +197,16 @@ def test_tokens_cannot_be_guessed_quickly_nor_others_be_kept_out_by_it(attacked:
     assert statuses.count(401) <= 15
     assert statuses[-1] == 429
     forwarded = {"Authorization": "Bearer pyr_x", "X-Forwarded-For": "8.8.8.8", "Forwarded": "for=8.8.8.8"}
-    assert attacked.client.get("/api/v1/cost", headers=forwarded).status_code == 429  # its word does not count
-    assert attacked.answers()  # they had come in from there before
+    assert attacked.client.get("/api/v1/cost", headers=forwarded).status_code == 429  # its headers do not count
+    assert attacked.answers()  # valid clients of the same address
 
 
-def test_nobody_is_a_proxy_unasked(attacked: Attacked) -> None:
-    said = {"X-Forwarded-User": "root", "X-Forwarded-Host": "x", "X-Forwarded-Proto": "https", "Remote-User": "root"}
-    assert attacked.client.get("/api/v1/cost", headers=said).status_code == 401
+def test_proxy_headers_are_ignored_without_settings(attacked: Attacked) -> None:
+    forged = {"X-Forwarded-User": "root", "X-Forwarded-Host": "x", "X-Forwarded-Proto": "https", "Remote-User": "root"}
+    assert attacked.client.get("/api/v1/cost", headers=forged).status_code == 401
 
 
-def test_another_team_s_data_through_every_endpoint(attacked: Attacked) -> None:
+def test_other_teams_data_is_refused_at_every_endpoint(attacked: Attacked) -> None:
     """As over any network: raw bytes of every answer."""
     document = attacked.client.get("/api/v1/openapi.json", headers=attacked.team_viewer).json()
     for path in (*document["paths"], "/", "/metrics", "/readyz", "/healthz", "/api/v1/session"):
@@ -216,11 +216,11 @@ def test_another_team_s_data_through_every_endpoint(attacked: Attacked) -> None:
             assert answer.status_code < 500
 
 
-def test_the_log_says_what_happened_and_no_secret(attacked: Attacked) -> None:
+def test_audit_log_describes_attacks_without_secrets(attacked: Attacked) -> None:
     attacked.client.get("/api/v1/cost", params={"team": "a\nb", "token": "hunter2"}, headers=attacked.viewer)
     path = attacked.folder / "audit.log"
     deadline = time.monotonic() + 10
-    while r"a\nb" not in path.read_text():  # others have asked wrongly, too
+    while r"a\nb" not in path.read_text():  # earlier tests wrote lines, too
         assert time.monotonic() < deadline
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {"team": "a\nb"} in [line.get("asked") for line in lines]
@@ -229,10 +229,10 @@ def test_the_log_says_what_happened_and_no_secret(attacked: Attacked) -> None:
     assert attacked.viewer["Authorization"].removeprefix("Bearer pyr_") not in text
 
 
-class TestDawdling:
-    """Clients that take their time: they lose their connection, and nobody else loses any."""
+class TestSlowClients:
+    """Slow clients lose their connections, and other clients do not."""
 
-    def test_heads_that_never_end(self, attacked: Attacked) -> None:
+    def test_endless_heads_are_closed(self, attacked: Attacked) -> None:
         with ExitStack() as stack:
             slow = [stack.enter_context(closing(attacked.connect())) for _ in range(50)]
             for one in slow:
@@ -247,14 +247,14 @@ class TestDawdling:
             assert time.monotonic() - began_s > guard.HEAD_S / 2
         assert attacked.answers()
 
-    def test_a_second_request_that_never_comes_whole(self, attacked: Attacked) -> None:
+    def test_incomplete_second_request_is_closed(self, attacked: Attacked) -> None:
         with attacked.connect() as slow:
             slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal")
             began_s = time.monotonic()
             assert b"200" in read_all(slow)
             assert time.monotonic() - began_s < guard.HEAD_S + 10
 
-    def test_a_body_that_trickles_where_nobody_reads_it(self, attacked: Attacked) -> None:
+    def test_trickling_unread_body_is_closed(self, attacked: Attacked) -> None:
         with attacked.connect() as slow:
             slow.sendall(b"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
             began_s = time.monotonic()
@@ -263,7 +263,7 @@ class TestDawdling:
                 time.sleep(0.5)
         assert attacked.answers()
 
-    def test_more_connections_than_there_are(self, attacked: Attacked) -> None:
+    def test_excess_connections_are_closed(self, attacked: Attacked) -> None:
         with ExitStack() as stack:
             idle = [stack.enter_context(closing(attacked.connect())) for _ in range(guard.MAX_CONNECTIONS + 50)]
             with httpx.Client(base_url=attacked.client.base_url, timeout=30) as another:
@@ -271,7 +271,7 @@ class TestDawdling:
             assert len(idle) > guard.MAX_CONNECTIONS
         assert attacked.answers()
 
-    def test_an_answer_that_nobody_reads(self, attacked: Attacked) -> None:
+    def test_unread_answer_is_closed(self, attacked: Attacked) -> None:
         request = f"GET /api/v1/why?all=1 HTTP/1.1\r\nHost: x\r\n{attacked.header}\r\n\r\n"
         with attacked.connect() as lazy:
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
@@ -279,7 +279,7 @@ class TestDawdling:
                 lazy.sendall(request.encode())
             assert attacked.answers()
 
-    def test_more_listeners_than_there_may_be(self, attacked: Attacked) -> None:
+    def test_excess_listeners_are_refused(self, attacked: Attacked) -> None:
         request = f"GET /api/v1/live HTTP/1.1\r\nHost: x\r\n{attacked.header}\r\n\r\n"
         statuses = []
         with ExitStack() as stack:
@@ -457,7 +457,7 @@ def many_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("kinds", [[kind] for kind in KINDS] + [list(KINDS)], ids=lambda kinds: ", ".join(kinds))
-def test_a_thousand_hostile_connections_keep_nobody_out(tmp_path: Path, kinds: list[str]) -> None:
+def test_honest_clients_are_served_during_a_connection_flood(tmp_path: Path, kinds: list[str]) -> None:
     folder = tmp_path / "data"
     with Store(folder, create=True) as store:
         store.append(two_teams.both())

@@ -1,4 +1,4 @@
-"""What is live: everybody hears it, late comers hear how things stand, nobody slow holds up the others."""
+"""Server-sent events: late listeners get lasting events, and slow listeners delay no others."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ from tests.support import clusters
 from tests.support.server_process import serving
 
 
-def told(text: str) -> list[tuple[str, dict]]:
+def parsed(text: str) -> list[tuple[str, dict]]:
     events = [dict(line.split(": ", 1) for line in one.splitlines()) for one in text.split("\n\n") if "event: " in one]
     return [(event["event"], json.loads(event["data"])) for event in events]
 
 
-def test_all_hear_it_and_who_comes_later_hears_how_things_stand() -> None:
+def test_listeners_get_events_and_late_ones_get_lasting_events() -> None:
     async def test() -> None:
-        told_to = EventStream()
-        first = told_to.events()
-        assert told(await anext(first)) == []
-        told_to.send("ledger", {"revision": "a"}, lasting=True)
-        told_to.send("finding", {"id": "f"})
-        told_to.send("ledger", {"revision": "a"}, lasting=True)  # no news
-        second = told_to.events()
-        assert told(await anext(second)) == [("ledger", {"revision": "a"})]
-        heard = [told(await anext(first))[0] for _ in range(2)]
-        assert heard == [("ledger", {"revision": "a"}), ("finding", {"id": "f"})]
-        told_to.end()
+        stream = EventStream()
+        first = stream.events()
+        assert parsed(await anext(first)) == []
+        stream.send("ledger", {"revision": "a"}, lasting=True)
+        stream.send("finding", {"id": "f"})
+        stream.send("ledger", {"revision": "a"}, lasting=True)  # no news
+        second = stream.events()
+        assert parsed(await anext(second)) == [("ledger", {"revision": "a"})]
+        received = [parsed(await anext(first))[0] for _ in range(2)]
+        assert received == [("ledger", {"revision": "a"}), ("finding", {"id": "f"})]
+        stream.end()
         assert [one async for one in first] == [one async for one in second] == []
-        assert not told_to._listeners
+        assert not stream._listeners
 
     asyncio.run(test())
 
 
-def test_who_does_not_read_loses_what_is_old() -> None:
+def test_slow_listener_loses_the_oldest_events() -> None:
     async def test() -> None:
-        told_to = EventStream()
-        slow = told_to.events()
+        stream = EventStream()
+        slow = stream.events()
         await anext(slow)
         for number in range(3 * MAX_UNREAD):
-            told_to.send("ledger", {"number": number})
-        heard = [told(await anext(slow))[0][1]["number"] for _ in range(MAX_UNREAD)]
-        assert heard == list(range(2 * MAX_UNREAD, 3 * MAX_UNREAD))
+            stream.send("ledger", {"number": number})
+        received = [parsed(await anext(slow))[0][1]["number"] for _ in range(MAX_UNREAD)]
+        assert received == list(range(2 * MAX_UNREAD, 3 * MAX_UNREAD))
 
     asyncio.run(test())
 
 
-def test_silence_is_broken_now_and_then(monkeypatch) -> None:
+def test_idle_stream_sends_keepalives(monkeypatch) -> None:
     monkeypatch.setattr(event_stream, "KEEPALIVE_S", 0.01)
 
     async def test() -> None:
@@ -69,7 +69,7 @@ def test_silence_is_broken_now_and_then(monkeypatch) -> None:
     asyncio.run(test())
 
 
-def test_a_finding_is_told_once_and_a_ledger_when_it_changes(tmp_path: Path) -> None:
+def test_finding_event_is_sent_once_and_ledger_event_on_change(tmp_path: Path) -> None:
     async def test() -> None:
         with Store(tmp_path, create=True) as store:
             store.append([*clusters.cluster(), *clusters.job(), *clusters.run()])
@@ -85,20 +85,20 @@ def test_a_finding_is_told_once_and_a_ledger_when_it_changes(tmp_path: Path) -> 
             await server.accounting.update()
             await server.findings.look()
             server.events.end()
-            heard = [one async for text in events for one in told(text)]
-        revisions = [news["revision"] for kind, news in heard if kind == "ledger"]
-        assert len(revisions) == len(set(revisions)) == 3  # what was found is written down
-        newest = [news for kind, news in heard if kind == "ledger"][-1]
+            received = [one async for text in events for one in parsed(text)]
+        revisions = [news["revision"] for kind, news in received if kind == "ledger"]
+        assert len(revisions) == len(set(revisions)) == 3  # findings are stored
+        newest = [news for kind, news in received if kind == "ledger"][-1]
         assert (newest["to"], newest["origin"]) == (iso(clusters.at(120), UTC), "recorded")
         assert server.accounting.news == newest  # a page that is opened later gets it with its session
-        found = [news["id"] for kind, news in heard if kind == "finding"]
+        found = [news["id"] for kind, news in received if kind == "finding"]
         assert len(found) == len(set(found)) > 0
 
     asyncio.run(test())
 
 
 @pytest.mark.heavy
-def test_a_server_that_is_listened_to_still_stops(tmp_path: Path) -> None:
+def test_server_stops_while_a_client_listens(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([*clusters.cluster(), *clusters.job()])
     with httpx.Client(timeout=30) as listener:
@@ -110,6 +110,6 @@ def test_a_server_that_is_listened_to_still_stops(tmp_path: Path) -> None:
             text = next(texts)
             while "event: ledger" not in text:
                 text += next(texts)
-            assert told(text)[0][1]["revision"]
-        assert all(one.startswith(":") for one in texts)  # to its end: it was not cut off
+            assert parsed(text)[0][1]["revision"]
+        assert all(one.startswith(":") for one in texts)  # until the stream ends
         answer.close()

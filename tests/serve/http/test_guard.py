@@ -36,8 +36,8 @@ async def _answer(scope: dict[str, Any], receive: Any, send: Any) -> None:
     if scope["path"] == "/headers":
         while (await receive()).get("more_body"):
             pass
-        said = b" ".join(name for name, _ in scope["headers"])
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"said", said)]})
+        names = b" ".join(name for name, _ in scope["headers"])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"received", names)]})
         await send({"type": "http.response.body"})
         return
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
@@ -87,19 +87,19 @@ async def ended(reader: Reader) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTT", b"GET / HTTP/1.1\r\nX: ", GET + b"GET / ", GET])
-def test_a_head_that_does_not_come_ends_its_connection(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET / HTT", b"GET / HTTP/1.1\r\nX: ", GET + b"GET / ", GET])
+def test_incomplete_head_closes_the_connection(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "HEAD_S", 0.1)
 
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
-        writer.write(said)
-        assert (b"200 OK" in await ended(reader)) == said.startswith(GET)
+        writer.write(sent)
+        assert (b"200 OK" in await ended(reader)) == sent.startswith(GET)
 
     run(test)
 
 
-def test_the_rest_of_a_body_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_rest_of_a_body_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "HEAD_S", 0.1)
 
     async def test(connect: Connect, state: ServerState) -> None:
@@ -131,7 +131,7 @@ CHUNKED = b"POST /headers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\
     ],
     ids=["path", "header", "headers", "second", "trailer", "trailers", "extension"],
 )
-def test_heads_and_what_else_is_no_body_do_not_grow_for_ever(begin: bytes, more: bytes) -> None:
+def test_heads_and_trailers_are_bounded(begin: bytes, more: bytes) -> None:
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
         reading = asyncio.ensure_future(ended(reader))
@@ -144,21 +144,21 @@ def test_heads_and_what_else_is_no_body_do_not_grow_for_ever(begin: bytes, more:
                 await writer.drain()
             await asyncio.sleep(0)
             assert sent < 50_000_000
-        assert b"said" not in reading.result()
+        assert b"received" not in reading.result()
 
     run(test)
 
 
-def test_headers_behind_a_body_are_none() -> None:
+def test_trailers_are_ignored() -> None:
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
         writer.write(CHUNKED + b"1\r\nx\r\n0\r\nAuthorization: Bearer x\r\n\r\n")
-        assert b"said: host transfer-encoding\r\n" in await reader.readuntil(b"\r\n\r\n")
+        assert b"received: host transfer-encoding\r\n" in await reader.readuntil(b"\r\n\r\n")
 
     run(test)
 
 
-def test_who_asks_one_thing_after_the_other_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keepalive_connection_with_requests_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "HEAD_S", 0.3)
 
     async def test(connect: Connect, state: ServerState) -> None:
@@ -174,7 +174,7 @@ def test_who_asks_one_thing_after_the_other_is_not_cut_off(monkeypatch: pytest.M
     run(test)
 
 
-def test_an_answer_that_nobody_reads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_answer_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "WRITE_S", 0.1)
 
     async def test(connect: Connect, state: ServerState) -> None:
@@ -190,7 +190,7 @@ def test_an_answer_that_nobody_reads_ends(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.heavy
-def test_who_reads_slowly_is_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_reader_gets_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "WRITE_S", 1.0)
 
     async def test(connect: Connect, state: ServerState) -> None:
@@ -205,7 +205,7 @@ def test_who_reads_slowly_is_read_to_the_end(monkeypatch: pytest.MonkeyPatch) ->
     run(test)
 
 
-def test_when_all_are_taken_who_has_waited_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_server_closes_the_longest_waiting_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "MAX_CONNECTIONS", 3)
 
     async def test(connect: Connect, state: ServerState) -> None:
@@ -240,7 +240,7 @@ async def closed(*connections: tuple[Reader, Writer]) -> None:
         await ended(reader)
 
 
-# What a client that nobody knows can do with a connection, and how far the server must have come with it.
+# What an anonymous client can do with a connection, and the state that the server must have reached.
 ANONYMOUS = {
     "silent": b"",
     "half_a_head": b"GET / HTTP/1.1\r\nX: ",
@@ -253,7 +253,9 @@ ANONYMOUS = {
 
 
 @pytest.mark.parametrize("state_of", ANONYMOUS)
-def test_every_anonymous_connection_gives_way(state_of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_server_closes_anonymous_connections_in_every_state(
+    state_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever it is doing, when those of its address are too many; authenticated requests are answered meanwhile."""
     monkeypatch.setattr(guard, "MAX_CONNECTIONS", 12)
     monkeypatch.setattr(guard, "MAX_ANONYMOUS", 4)
@@ -270,7 +272,7 @@ def test_every_anonymous_connection_gives_way(state_of: str, monkeypatch: pytest
             reader._transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(ANONYMOUS[state_of])
             hostile.append((reader, writer))
-            if not number % 5:  # somebody else comes, and is answered
+            if not number % 5:  # another client is answered
                 probe, writer = await connect()
                 writer.write(get(b"/known"))
                 assert b"200 OK" in await probe.readuntil(b"ok")
@@ -284,9 +286,7 @@ def test_every_anonymous_connection_gives_way(state_of: str, monkeypatch: pytest
     run(test)
 
 
-def test_an_idle_connection_gives_way_before_a_new_one_that_is_not_authenticated_yet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_idle_connection_is_closed_before_a_new_anonymous_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "MAX_CONNECTIONS", 3)
 
     async def test(connect: Connect, state: ServerState) -> None:
@@ -309,7 +309,7 @@ def test_an_idle_connection_gives_way_before_a_new_one_that_is_not_authenticated
 
 
 @pytest.mark.parametrize(("limit", "value", "pause_s"), [("STALE_S", 0.05, 0.02), ("MAX_ANONYMOUS_TOTAL", 3, 0.0)])
-def test_anonymous_connections_of_many_addresses_give_way_before_idle_ones(
+def test_many_anonymous_addresses_are_closed_before_idle_connections(
     limit: str, value: float, pause_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each address has few of them, so that none is a flood; they come slowly, or all at once."""
@@ -332,7 +332,7 @@ def test_anonymous_connections_of_many_addresses_give_way_before_idle_ones(
     run(test)
 
 
-def test_when_all_are_busy_for_authenticated_clients_the_new_one_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_connection_is_closed_when_all_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "MAX_CONNECTIONS", 3)
 
     async def test(connect: Connect, state: ServerState) -> None:
@@ -350,9 +350,7 @@ def test_when_all_are_busy_for_authenticated_clients_the_new_one_goes(monkeypatc
     run(test)
 
 
-def test_an_authenticated_client_that_does_not_read_gives_way_when_no_other_can(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stuck_authenticated_client_is_closed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(guard, "STUCK_S", 0.05)
 
@@ -388,7 +386,7 @@ class Held:
         st.tuples(st.sampled_from(["add", "known", "rest", "next", "answer", "lost"]), st.integers(0, 9)), max_size=80
     )
 )
-def test_authenticated_requests_are_never_closed_for_others(steps: list[tuple[str, int]]) -> None:
+def test_authenticated_requests_are_never_closed_for_new_connections(steps: list[tuple[str, int]]) -> None:
     """Nor are there ever more connections, or more bytes of answers, than there may be."""
     shared = [bytes(size) for size in (3, 5, 8)]
     with pytest.MonkeyPatch.context() as patched:
@@ -441,7 +439,7 @@ def test_authenticated_requests_are_never_closed_for_others(steps: list[tuple[st
 
 
 @pytest.mark.parametrize("path", [b"/all", b"/whole"])
-def test_a_client_that_does_not_read_holds_one_piece(path: bytes) -> None:
+def test_unread_answer_holds_one_piece_in_memory(path: bytes) -> None:
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -456,7 +454,7 @@ def test_a_client_that_does_not_read_holds_one_piece(path: bytes) -> None:
     run(test)
 
 
-def test_a_byte_now_and_then_is_not_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_bytes_do_not_count_as_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "WRITE_S", 0.5)
 
     async def test(connect: Connect, state: ServerState) -> None:
@@ -474,7 +472,7 @@ def test_a_byte_now_and_then_is_not_reading(monkeypatch: pytest.MonkeyPatch) -> 
     run(test)
 
 
-def test_the_end_of_an_answer_has_as_much_time_as_the_rest_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_piece_has_the_same_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline for the next head begins when the answer has left, and not when it is written."""
     monkeypatch.setattr(guard, "HEAD_S", 0.1)
 
@@ -498,7 +496,7 @@ def test_the_end_of_an_answer_has_as_much_time_as_the_rest_of_it(monkeypatch: py
 
 
 @pytest.mark.parametrize("path", [b"/whole", b"/all", b"/body", b"/"])
-def test_many_requests_at_once_are_not_all_taken_and_fill_no_log(path: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_pipelined_requests_are_limited_and_not_logged(path: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
         (one,) = state.connections
@@ -518,9 +516,7 @@ def test_many_requests_at_once_are_not_all_taken_and_fill_no_log(path: bytes, ca
 
 
 @pytest.mark.parametrize("ends", [b"", b"\x00 not HTTP\r\n\r\n"])
-def test_who_goes_away_in_the_middle_of_several_answers_fills_no_log(
-    ends: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_disconnect_during_pipelined_answers_is_not_logged(ends: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
         reader._transport.pause_reading()  # type: ignore[attr-defined]

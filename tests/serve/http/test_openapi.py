@@ -1,4 +1,4 @@
-"""The API under whatever a client may ask: never an error of ours, and answers as its document says."""
+"""The API with generated requests: no server errors, and answers that match the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -22,14 +22,8 @@ from tests.support.traced_run import RUN, Trained  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-THERE = {"run": RUN, "experiment": "sft", "step": 70, "attempt": 2}
-ELSEWHERE = (
-    *COMMON_PARAMETERS,
-    "by",
-    "sample",
-    "checkpoint",
-    "spikes",
-)  # would ask for what is not there, or for two things
+EXISTING = {"run": RUN, "experiment": "sft", "step": 70, "attempt": 2}
+OMITTED = (*COMMON_PARAMETERS, "by", "sample", "checkpoint", "spikes")  # would name something missing, or two things
 EXAMPLES = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -46,29 +40,27 @@ METHODS = {path.removeprefix("/api/v1/"): next(iter(of)).upper() for path, of in
 
 @pytest.mark.parametrize(
     ("what", "about"),
-    # what changes something is told anything, and does nothing: there is no month to close
-    [
-        (what, about)
-        for what, method in METHODS.items()
-        for about in ("anything", "what there is")[: 1 + (method == "GET")]
-    ],
+    # requests that change something only get random input, and change nothing: there is no month to close
+    [(what, about) for what, method in METHODS.items() for about in ("anything", "existing")[: 1 + (method == "GET")]],
 )
-def test_whatever_is_asked(schema, what: str, about: str) -> None:
+def test_answers_match_the_openapi_document(schema, what: str, about: str) -> None:
     operation = schema[f"/api/v1/{what}"][METHODS[what]]
     seen = []
 
     @EXAMPLES
     @given(operation.as_strategy())
     def ask(case) -> None:
-        if about == "what there is":
-            asked = case.query | ({"run": RUN} if "run" in OWN_PARAMETERS.get(what, ()) else {})
+        if about == "existing":
+            query = case.query | ({"run": RUN} if "run" in OWN_PARAMETERS.get(what, ()) else {})
             case.query = {
-                name: THERE.get(name, value) for name, value in asked.items() if name in THERE or name not in ELSEWHERE
+                name: EXISTING.get(name, value)
+                for name, value in query.items()
+                if name in EXISTING or name not in OMITTED
             }
         response = case.call()
         seen.append(response.status_code)
         case.validate_response(response, checks=CHECKS)
 
     ask()
-    given_to_all = about == "what there is" or what == "backup"  # whatever parts somebody says to have
+    given_to_all = about == "existing" or what == "backup"  # a backup accepts every list of parts
     assert (200 if given_to_all else 400) in seen

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pyrometer.serve.http.page_files import PAGES
 
 
-def test_the_server_and_the_page_know_the_same_pages() -> None:
+def test_server_and_app_js_list_the_same_pages() -> None:
     page = files("pyrometer.serve").joinpath("page")
     listed = re.findall(
         r'\{path: "([^"]+)", .*?module: "([a-z]+)"', page.joinpath("app.js").read_text(encoding="utf-8")

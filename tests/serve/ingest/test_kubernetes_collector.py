@@ -114,7 +114,7 @@ def kept(folder: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.heavy
-def test_a_run_through_a_collector_is_the_run(tmp_path):
+def test_run_sent_through_a_collector_is_unchanged(tmp_path):
     """The same program, sent straight and through a collector that re-encodes and adds attributes: the same records."""
     pytest.importorskip("torch", reason="make setup installs torch")
     command = [sys.executable, "-m", "pyrometer", "run", "--no-gpus", "--run", "it", "--server"]
@@ -148,7 +148,7 @@ def test_a_run_through_a_collector_is_the_run(tmp_path):
 
 
 @pytest.mark.heavy
-def test_what_a_server_pushes_comes_through_a_collector(tmp_path):
+def test_pushed_telemetry_passes_through_a_collector(tmp_path):
     now_ms = time.time_ns() // 1_000_000
     spans = [
         Span(now_ms - 60_000 + step, f"{step:032x}", f"{step:016x}", "step", 900, "r", 1, 0, step)

@@ -35,7 +35,7 @@ T0 = time.time_ns() // 1_000_000 - 7_200_000
 def in_store(
     folder: Path, talk: Callable[[Services, httpx.AsyncClient], Awaitable[Any]], *, crash: bool = False, **nodes: str
 ) -> dict[str, list[Any]]:
-    """What the store has after somebody talked to a server."""
+    """The records in the store after requests to a server."""
 
     async def run() -> None:
         async with talking(store, crash=crash, uid_of=nodes.get) as (server, client):
@@ -70,7 +70,7 @@ def ways(signal: str, request: Any) -> list[tuple[bytes, dict[str, str]]]:
     ]
 
 
-def test_every_form_stores_the_same_and_again_changes_nothing(tmp_path: Path) -> None:
+def test_all_otlp_formats_store_the_same_records_once(tmp_path: Path) -> None:
     requests = otlp_json.requests(cpu_run.story(T0))
     stored = []
     for number in range(len(ways("logs", requests["logs"]))):
@@ -101,22 +101,22 @@ def test_every_form_stores_the_same_and_again_changes_nothing(tmp_path: Path) ->
     }
 
 
-def test_what_cannot_be_used_is_said_in_the_form_of_the_question(tmp_path: Path) -> None:
+def test_unusable_records_are_reported_in_the_request_format(tmp_path: Path) -> None:
     who = cpu_run.identity("l", 0, T0)
     messages = [otlp_json.window(T0, 0), ("window", {"time_ms": T0}), ("run", {"time_ms": 5})]
     (request,) = otlp_json.requests([(who, messages)]).values()
 
     async def talk(server: Services, client: httpx.AsyncClient) -> None:
         answer = await send(client, "logs", json.dumps(request).encode(), JSON)
-        said = {"rejectedLogRecords": "2", "errorMessage": "wrong time: 1, wrong value: 1"}
-        assert (answer.status_code, answer.json()) == (200, {"partialSuccess": said})
+        partial_success = {"rejectedLogRecords": "2", "errorMessage": "wrong time: 1, wrong value: 1"}
+        assert (answer.status_code, answer.json()) == (200, {"partialSuccess": partial_success})
         answer = await send(client, "logs", otlp_json.as_protobuf("logs", request), PROTOBUF)
         partial = ExportLogsServiceResponse.FromString(answer.content).partial_success
-        assert (partial.rejected_log_records, partial.error_message) == (2, said["errorMessage"])
+        assert (partial.rejected_log_records, partial.error_message) == (2, partial_success["errorMessage"])
         page = await client.get("/metrics")
         (family,) = (f for f in text_string_to_metric_families(page.text) if f.name == "pyrometer_otlp_records")
-        told = {(one.labels["signal"], one.labels["outcome"]): one.value for one in family.samples}
-        assert told == {("logs", "taken"): 2, ("logs", "wrong time"): 2, ("logs", "wrong value"): 2}
+        counts = {(one.labels["signal"], one.labels["outcome"]): one.value for one in family.samples}
+        assert counts == {("logs", "taken"): 2, ("logs", "wrong time"): 2, ("logs", "wrong value"): 2}
 
     assert len(in_store(tmp_path, talk)["step_window"]) == 1
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_used_is_said_in_the_form_of_the_question(tmp_path: Path)
         (b"{}", JSON | {"Content-Encoding": "zstd"}, 415, "Content-Encoding 'zstd' is neither gzip nor identity."),
     ],
 )
-def test_what_is_refused_is_said_why(
+def test_rejected_body_gets_status_and_reason(
     tmp_path: Path, body: bytes, headers: dict[str, str], status: int, words: str
 ) -> None:
     async def talk(server: Services, client: httpx.AsyncClient) -> None:
@@ -152,7 +152,7 @@ def test_what_is_refused_is_said_why(
     assert in_store(tmp_path, talk)["run"] == []
 
 
-def test_only_who_may_send_may(tmp_path: Path) -> None:
+def test_sending_requires_the_ingest_permission(tmp_path: Path) -> None:
     async def talk(server: Services, client: httpx.AsyncClient) -> None:
         secrets = {role: Tokens(tmp_path).create(role, role, 0) for role in ("ingest", "viewer", "admin")}
         for signal in SIGNALS:
@@ -165,7 +165,7 @@ def test_only_who_may_send_may(tmp_path: Path) -> None:
     in_store(tmp_path, talk)
 
 
-def test_what_was_acknowledged_before_a_crash_is_stored_after_it_once(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_a_crash_once(tmp_path: Path) -> None:
     parts = cpu_run.story(T0)
     bodies = [(signal, body) for part in parts for signal, body in otlp_json.bodies([part]).items()]
 
@@ -193,8 +193,8 @@ def test_what_was_acknowledged_before_a_crash_is_stored_after_it_once(tmp_path: 
     assert not list((tmp_path / "torn" / "inbox" / "otlp").iterdir())
 
 
-def test_bodies_that_come_together_share_a_file_and_survive_a_crash(tmp_path: Path) -> None:
-    """One that nobody can read is told to its sender, and costs the others nothing."""
+def test_concurrent_bodies_share_a_file_and_survive_a_crash(tmp_path: Path) -> None:
+    """An unreadable body is reported to its sender only."""
     bodies = [
         otlp_json.bodies(cpu_run.story(T0)[:1])["logs"],
         *(b for b in otlp_json.bodies(cpu_run.story(T0)).values()),
@@ -219,7 +219,7 @@ def test_bodies_that_come_together_share_a_file_and_survive_a_crash(tmp_path: Pa
     assert not list(inbox.iterdir())
 
 
-def test_a_server_takes_what_a_run_puts_into_its_folder(tmp_path: Path) -> None:
+def test_server_stores_bodies_that_a_run_left_in_its_folder(tmp_path: Path) -> None:
     """There, and only there, a rank without a GPU has a device of its own."""
 
     async def talk(server: Services, client: httpx.AsyncClient) -> None:
@@ -239,8 +239,8 @@ def test_a_server_takes_what_a_run_puts_into_its_folder(tmp_path: Path) -> None:
     assert {row.split("'")[1].split(":")[2] for row in stored["slot"]} == {cpu_run.FIRST, cpu_run.SECOND}
 
 
-def test_both_inboxes_live_beside_each_other(tmp_path: Path) -> None:
-    """Bodies of a Prometheus lie in the folder above."""
+def test_both_inboxes_work_side_by_side(tmp_path: Path) -> None:
+    """Bodies of a Prometheus are in the parent folder."""
 
     async def talk(server: Services, client: httpx.AsyncClient) -> None:
         for signal, body in otlp_json.bodies(cpu_run.story(T0)[:1]).items():
@@ -252,7 +252,7 @@ def test_both_inboxes_live_beside_each_other(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["otlp"]
 
 
-def test_gauges_of_gpus_become_one_sample_a_device_and_time(tmp_path: Path) -> None:
+def test_gpu_gauges_become_one_sample_per_device_and_time(tmp_path: Path) -> None:
     """A collector may cut them anyhow, and brings them in any order."""
     gpu = {"gpu_uuid": "GPU-1", "gpu_index": 2, "gpu_model": "NVIDIA H100 80GB HBM3"}
     values = {"DCGM_FI_DEV_GPU_UTIL": 90, "DCGM_FI_DEV_POWER_USAGE": 400, "DCGM_FI_PROF_SM_ACTIVE": 0.5}
@@ -266,7 +266,7 @@ def test_gauges_of_gpus_become_one_sample_a_device_and_time(tmp_path: Path) -> N
         for piece in pieces:
             for signal, body in otlp_json.bodies([piece]).items():
                 assert (await send(client, signal, body, JSON)).status_code == 200
-            await server.otlp.store()  # nothing is stored before the rest of it may have come
+            await server.otlp.store()  # nothing is stored while the rest may still arrive
         assert len(list((tmp_path / "inbox" / "otlp").iterdir())) == len(pieces)
 
     stored = in_store(tmp_path, talk, **{"node-a": "uid-a"})
@@ -275,8 +275,8 @@ def test_gauges_of_gpus_become_one_sample_a_device_and_time(tmp_path: Path) -> N
     assert len(stored["slot"]) == 1
 
 
-class TestACluster:
-    """What pods say before Kubernetes has told of them waits, but not for ever."""
+class TestRecordsOfPods:
+    """Records of pods wait until Kubernetes reports the pod, but not forever."""
 
     WHO = cpu_run.identity("l", 0, T0, run=None, device="cuda", gpu_uuid="GPU-1", pod_uid="p1", local_rank=1)
 
@@ -287,7 +287,7 @@ class TestACluster:
         ).values()
         return body
 
-    def test_a_pod_that_comes_to_be_known(self, tmp_path: Path) -> None:
+    def test_records_wait_for_their_pod(self, tmp_path: Path) -> None:
         async def talk(server: Services, client: httpx.AsyncClient) -> None:
             server.otlp._steps._waits_for_pods = True
             assert (await send(client, "logs", self.body(), JSON)).status_code == 200
@@ -306,7 +306,7 @@ class TestACluster:
         assert "'prod'" in stored["run"][0]
         assert len(stored["allocation"]) == 2
 
-    def test_a_server_that_stops_leaves_what_waits_to_the_next(self, tmp_path: Path) -> None:
+    def test_stopped_server_leaves_waiting_records_to_the_next(self, tmp_path: Path) -> None:
         async def talk(server: Services, client: httpx.AsyncClient) -> None:
             server.otlp._steps._waits_for_pods = True
             assert (await send(client, "logs", self.body(), JSON)).status_code == 200
@@ -315,7 +315,9 @@ class TestACluster:
         assert len(list((tmp_path / "inbox" / "otlp").iterdir())) == 1
         assert len(in_store(tmp_path, nothing)["run"]) == 1
 
-    def test_one_that_does_not(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_records_of_an_unknown_pod_are_stored_after_the_wait(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async def talk(server: Services, client: httpx.AsyncClient) -> None:
             server.otlp._steps._waits_for_pods = True
             assert (await send(client, "logs", self.body(), JSON)).status_code == 200
@@ -329,7 +331,7 @@ class TestACluster:
 
 
 class TestTooMuch:
-    def test_a_store_that_is_busy_does_not_hold_up_who_sends(self, tmp_path: Path) -> None:
+    def test_busy_store_does_not_delay_senders(self, tmp_path: Path) -> None:
         async def talk(server: Services, client: httpx.AsyncClient) -> None:
             async with server.core.lock:
                 for signal, body in otlp_json.bodies(cpu_run.story(T0)).items():
@@ -338,7 +340,7 @@ class TestTooMuch:
         assert len(in_store(tmp_path, talk)["run"]) == 4
 
     @pytest.mark.parametrize("headers", [JSON, PROTOBUF])
-    def test_more_than_may_wait_is_to_be_sent_again(
+    def test_full_queue_answers_503(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
     ) -> None:
         monkeypatch.setattr(otlp_receiver, "MAX_WAITING", 10)
@@ -356,7 +358,7 @@ class TestTooMuch:
 
         assert len(in_store(tmp_path, talk)["run"]) == 4
 
-    def test_what_the_disk_does_not_take_is_not_acknowledged(self, tmp_path: Path) -> None:
+    def test_unwritable_disk_answers_503(self, tmp_path: Path) -> None:
         async def talk(server: Services, client: httpx.AsyncClient) -> None:
             (tmp_path / "inbox").write_text("in the way")
             body = otlp_json.bodies(cpu_run.story(T0))["logs"]
@@ -366,7 +368,7 @@ class TestTooMuch:
 
         assert len(in_store(tmp_path, talk)["run"]) == 4
 
-    def test_what_the_store_does_not_take_stays_on_disk(self, tmp_path: Path) -> None:
+    def test_unstorable_bodies_stay_on_disk(self, tmp_path: Path) -> None:
         async def talk() -> None:
             async with talking(store) as (server, client):
                 body = otlp_json.bodies(cpu_run.story(T0))["logs"]
@@ -383,7 +385,7 @@ class TestTooMuch:
 
 
 @pytest.mark.heavy
-def test_the_real_exporters_and_a_real_server(tmp_path: Path) -> None:
+def test_real_otlp_exporters_send_to_a_real_server(tmp_path: Path) -> None:
     """OpenTelemetry's SDK sends to a process of its own, which is stopped and leaves everything in the folder."""
     from opentelemetry._logs import LogRecord
     from opentelemetry.exporter.otlp.proto.http import Compression

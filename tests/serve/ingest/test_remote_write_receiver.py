@@ -39,7 +39,7 @@ def now_ms() -> int:
 def in_store(
     folder: Path, talk: Callable[[Services, httpx.AsyncClient], Awaitable[Any]], *, crash: bool = False, **nodes: str
 ) -> dict[str, list[Any]]:
-    """What the store has after somebody talked to a server."""
+    """The records in the store after requests to a server."""
 
     async def run() -> None:
         async with talking(store, crash=crash, uid_of=nodes.get) as (server, client):
@@ -59,7 +59,7 @@ async def send(client: httpx.AsyncClient, body: bytes, **headers: str) -> httpx.
     return await client.post("/api/v1/write", content=body, headers=changed)
 
 
-def test_a_scrape_in_pieces_sent_twice_is_there_once_and_whole(tmp_path: Path) -> None:
+def test_split_scrape_sent_twice_is_stored_once(tmp_path: Path) -> None:
     at_ms = now_ms() - 2000
     series = [one for number in range(3) for one in series_of(GPUS, at_ms + 1000 * number)]
 
@@ -90,7 +90,7 @@ def test_a_scrape_in_pieces_sent_twice_is_there_once_and_whole(tmp_path: Path) -
     assert not list((tmp_path / "pieces" / "inbox").iterdir())
 
 
-def test_what_was_acknowledged_before_a_crash_is_stored_after_it(tmp_path: Path) -> None:
+def test_acknowledged_samples_survive_a_crash(tmp_path: Path) -> None:
     at_ms = now_ms()
 
     async def talk(server: Services, client: httpx.AsyncClient) -> None:
@@ -107,9 +107,7 @@ def test_what_was_acknowledged_before_a_crash_is_stored_after_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("moment", ["_take", "_store"])
-def test_who_is_stopped_while_scrapes_are_handed_on_loses_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_cancelled_store_loses_no_scrapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     at_ms, inside, go_on = now_ms(), threading.Event(), threading.Event()
     handing_on = getattr(remote_write_receiver.RemoteWriteReceiver, moment)
 
@@ -133,7 +131,7 @@ def test_who_is_stopped_while_scrapes_are_handed_on_loses_none(
     assert list((tmp_path / "inbox").glob("*.bodies")) == []
 
 
-def test_values_from_before_are_taken_and_codes_that_come_late_are_no_news(tmp_path: Path) -> None:
+def test_late_values_are_stored_and_late_codes_are_no_events(tmp_path: Path) -> None:
     """A sender that was cut off brings the past, another one is behind: an error comes once."""
     at_ms = now_ms() - 3 * 3_600_000
 
@@ -149,7 +147,7 @@ def test_values_from_before_are_taken_and_codes_that_come_late_are_no_news(tmp_p
     assert [(row[0] - at_ms, row[5]) for row in stored["slot"]] == [(0, True), (20_000, False)]
 
 
-def test_a_server_that_starts_again_knows_which_slots_are_broken(tmp_path: Path) -> None:
+def test_restarted_server_knows_unhealthy_slots(tmp_path: Path) -> None:
     at_ms = now_ms() - 60_000
 
     async def breaks(server: Services, client: httpx.AsyncClient) -> None:
@@ -175,7 +173,7 @@ def test_a_server_that_starts_again_knows_which_slots_are_broken(tmp_path: Path)
         (b"", {"Content_Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}, 415, "Send 1.0"),
     ],
 )
-def test_what_is_refused_is_said_why(
+def test_rejected_body_gets_status_and_reason(
     tmp_path: Path, body: bytes, headers: dict[str, str], status: int, words: str
 ) -> None:
     async def talk(server: Services, client: httpx.AsyncClient) -> None:
@@ -186,7 +184,7 @@ def test_what_is_refused_is_said_why(
     assert in_store(tmp_path, talk)["gpu_sample"] == []
 
 
-def test_the_other_way_to_write_the_same_protocol(tmp_path: Path) -> None:
+def test_equivalent_protobuf_encoding_is_accepted(tmp_path: Path) -> None:
     async def talk(server: Services, client: httpx.AsyncClient) -> None:
         body = body_of(series_of(GPUS, now_ms()))
         kind = "application/x-protobuf; proto=prometheus.WriteRequest"
@@ -195,7 +193,7 @@ def test_the_other_way_to_write_the_same_protocol(tmp_path: Path) -> None:
     assert len(in_store(tmp_path, talk)["gpu_sample"]) == 2
 
 
-def test_only_who_may_send_may(tmp_path: Path) -> None:
+def test_sending_requires_the_ingest_permission(tmp_path: Path) -> None:
     async def talk(server: Services, client: httpx.AsyncClient) -> None:
         body = body_of(series_of(GPUS, now_ms()))
         assert (await send(client, body, Host="evil.example")).status_code == 403
@@ -205,21 +203,21 @@ def test_only_who_may_send_may(tmp_path: Path) -> None:
             assert (await send(client, body, Authorization=f"Bearer {secrets[role]}")).status_code == status
         page = await client.get("/metrics", headers={"Authorization": f"Bearer {secrets['admin']}"})
         (family,) = (f for f in text_string_to_metric_families(page.text) if "remote_write" in f.name)
-        told = {sample.labels["outcome"]: sample.value for sample in family.samples}
-        assert told == {"taken": 2 * 2 * USEFUL, "other metric": 2 * 2}
+        counts = {sample.labels["outcome"]: sample.value for sample in family.samples}
+        assert counts == {"taken": 2 * 2 * USEFUL, "other metric": 2 * 2}
 
     assert len(in_store(tmp_path, talk)["gpu_sample"]) == 2
 
 
 class TestTooMuch:
-    def test_a_store_that_is_busy_does_not_hold_up_who_sends(self, tmp_path: Path) -> None:
+    def test_busy_store_does_not_delay_senders(self, tmp_path: Path) -> None:
         async def talk(server: Services, client: httpx.AsyncClient) -> None:
             async with server.core.lock:
                 assert (await send(client, body_of(series_of(GPUS, now_ms())))).status_code == 204
 
         assert len(in_store(tmp_path, talk)["gpu_sample"]) == 2
 
-    def test_more_than_may_wait_is_to_be_sent_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_full_queue_answers_503(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(remote_write_receiver, "MAX_WAITING", 10)
         at_ms = now_ms()
 
@@ -232,7 +230,7 @@ class TestTooMuch:
 
         assert len(in_store(tmp_path, talk)["gpu_sample"]) == 4
 
-    def test_so_is_more_than_is_read_at_a_time(self, tmp_path: Path) -> None:
+    def test_too_many_concurrent_bodies_answer_503(self, tmp_path: Path) -> None:
         begun, release = asyncio.Semaphore(0), asyncio.Event()
         at_ms = now_ms()
 
@@ -257,7 +255,7 @@ class TestTooMuch:
 
         assert len(in_store(tmp_path, talk)["gpu_sample"]) == 2 * (remote_write_receiver.MAX_REQUESTS + 1)
 
-    def test_what_the_disk_does_not_take_is_not_acknowledged(self, tmp_path: Path) -> None:
+    def test_unwritable_disk_answers_503(self, tmp_path: Path) -> None:
         async def talk(server: Services, client: httpx.AsyncClient) -> None:
             (tmp_path / "inbox").write_text("in the way")
             body = body_of(series_of(GPUS, now_ms()))
@@ -267,7 +265,7 @@ class TestTooMuch:
 
         assert len(in_store(tmp_path, talk)["gpu_sample"]) == 2
 
-    def test_what_the_store_does_not_take_stays_on_disk(self, tmp_path: Path) -> None:
+    def test_unstorable_bodies_stay_on_disk(self, tmp_path: Path) -> None:
         async def talk() -> None:
             async with talking(store) as (server, client):
                 assert (await send(client, body_of(series_of(GPUS, now_ms())))).status_code == 204

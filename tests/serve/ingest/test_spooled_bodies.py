@@ -1,4 +1,4 @@
-"""What was acknowledged is stored, beside whatever cannot be."""
+"""Storing batches: bad records do not lose good ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def metric(number: int, name: Any = "loss", time_ms: int = NOW_MS) -> Metric:
 
 
 @pytest.mark.parametrize("bad", [metric(0, "\ud800"), metric(0, 7), metric(2**70, time_ms=2**70)])
-def test_what_is_refused_costs_none_of_its_neighbours(tmp_path: Path, caplog: pytest.LogCaptureFixture, bad: Any):
+def test_bad_record_does_not_lose_other_records(tmp_path: Path, caplog: pytest.LogCaptureFixture, bad: Any):
     good = [metric(number) for number in range(1, 101)]
     with Store(tmp_path / "data", create=True) as store:
         append_what_fits(store, [*good[:40], bad, *good[40:], bad])
@@ -36,7 +36,7 @@ def _stored(store: Store) -> int:
     return int(found[0])
 
 
-def test_a_clock_that_jumps_about_costs_nobody_else_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_jumping_clock_does_not_lose_other_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert MAX_PARTITIONS_PER_BATCH > 100
     monkeypatch.setattr("pyrometer.store.store.MAX_PARTITIONS_PER_BATCH", 100)
     with Store(tmp_path / "data", create=True) as store:

@@ -57,7 +57,7 @@ def use(pod: str, slot: int = 0, node: str = "host/node-a") -> DeviceUse:
     return DeviceUse(node, slot, -1, f"GPU-{slot}", "NVIDIA H200", None, "ml", pod, None, None)
 
 
-def test_what_an_exporter_says_is_enough_for_a_ledger(tmp_path: Path) -> None:
+def test_exporter_labels_alone_make_a_ledger(tmp_path: Path) -> None:
     gpus = [Gpu(index, pod="llama-worker-0") for index in range(2)] + [Gpu(2, gpu_util=0, sm_active=0, power_w=80)]
 
     async def scenario(store: Store) -> None:
@@ -90,23 +90,23 @@ def test_what_an_exporter_says_is_enough_for_a_ledger(tmp_path: Path) -> None:
     assert sources == [("dcgm",)]
 
 
-class TestOfLabels:
-    def test_a_pod_is_there_from_when_its_label_came_until_it_went(self) -> None:
-        people = HoldersFromLabels(Settings())
-        records = people.machines([_slot(index) for index in range(2)])
+class TestHoldersFromLabels:
+    def test_pod_lasts_while_its_label_is_reported(self) -> None:
+        holders = HoldersFromLabels(Settings())
+        records = holders.machines([_slot(index) for index in range(2)])
         for at_ms in range(T0, T0 + 600_000, 15_000):
-            records += people.learn({use("a-0")} | ({use("b-0", 1)} if at_ms < T0 + 120_000 else set()), at_ms)
+            records += holders.learn({use("a-0")} | ({use("b-0", 1)} if at_ms < T0 + 120_000 else set()), at_ms)
         assert _holds(records) == {"a-0": [(T0, None)], "b-0": [(T0, T0 + 105_000)]}
 
-    def test_a_pod_that_comes_again_under_its_name_is_another(self) -> None:
-        people = HoldersFromLabels(Settings())
-        records = people.machines([_slot(0)])
+    def test_pod_that_returns_under_its_name_is_new(self) -> None:
+        holders = HoldersFromLabels(Settings())
+        records = holders.machines([_slot(0)])
         back_ms = T0 + 2 * LINGER_MS
         for at_ms in [*range(T0, T0 + 60_000, 15_000), *range(T0 + 60_000, back_ms, 15_000), back_ms]:
-            records += people.learn({use("a-0")} if at_ms < T0 + 60_000 or at_ms == back_ms else set(), at_ms)
+            records += holders.learn({use("a-0")} if at_ms < T0 + 60_000 or at_ms == back_ms else set(), at_ms)
         assert _holds(records) == {"a-0": [(T0, T0 + 45_000), (back_ms, None)]}
 
-    def test_after_a_restart_nobody_pays_who_is_not_seen_again(self, tmp_path: Path) -> None:
+    def test_pod_not_seen_after_restart_ends_at_its_last_sample(self, tmp_path: Path) -> None:
         before = HoldersFromLabels(Settings())
         with Store(tmp_path, create=True) as store:
             records = before.machines([_slot(0), _slot(1)])
@@ -124,21 +124,21 @@ class TestOfLabels:
             "b-0": [(T0, T0 + 30_000)],
         }
 
-    def test_a_label_that_is_away_for_a_scrape_ends_nothing(self) -> None:
-        people = HoldersFromLabels(Settings())
-        records = people.machines([_slot(0)])
+    def test_label_missing_for_one_scrape_does_not_end_the_pod(self) -> None:
+        holders = HoldersFromLabels(Settings())
+        records = holders.machines([_slot(0)])
         for at_ms in range(T0, T0 + 2 * LINGER_MS, 15_000):
-            records += people.learn(set() if at_ms == T0 + 60_000 else {use("a-0")}, at_ms)
+            records += holders.learn(set() if at_ms == T0 + 60_000 else {use("a-0")}, at_ms)
         kinds = Counter(type(r).__name__ for r in records)
         assert kinds["Allocation"] == 1
 
-    def test_a_machine_that_shows_more_devices_has_them(self) -> None:
-        people = HoldersFromLabels(Settings())
-        written = people.machines([_slot(0), _slot(3)])
+    def test_machine_grows_with_reported_devices(self) -> None:
+        holders = HoldersFromLabels(Settings())
+        written = holders.machines([_slot(0), _slot(3)])
         assert [node.gpu_count for node in written] == [1, 4]
         assert written[0].time_ms == T0
         assert written[-1].gpu_model == "NVIDIA H200"
-        assert people.machines([_slot(1)]) == []
+        assert holders.machines([_slot(1)]) == []
 
 
 def _holds(records: list[Any]) -> dict[str, list[tuple[int, int | None]]]:
@@ -156,14 +156,14 @@ def _slot(index: int) -> Slot:
 
 
 @pytest.mark.heavy
-def test_a_server_scrapes_what_it_is_told_to_as_often_as_it_is_told(tmp_path: Path) -> None:
+def test_server_scrapes_exporters_at_the_configured_interval(tmp_path: Path) -> None:
     from tests.support.server_process import serving
 
-    answers, asked_often = count(), threading.Event()
+    answers, scraped_often = count(), threading.Event()
 
     def answer_of_gpu() -> str:
         if next(answers) == 3:
-            asked_often.set()
+            scraped_often.set()
         return text_of([Gpu(0, pod="llama-0")]).decode()
 
     with (
@@ -179,9 +179,9 @@ def test_a_server_scrapes_what_it_is_told_to_as_often_as_it_is_told(tmp_path: Pa
     ):
         while not (answer := client.get("/api/v1/cost", params={"by": "workload"})).is_success:
             assert answer.status_code == 409, answer.text  # the first scrape takes its time
-        while not any("127.0.0.1:1" in said for said in client.get("/readyz").json()["shortcomings"]):
+        while not any("127.0.0.1:1" in text for text in client.get("/readyz").json()["shortcomings"]):
             pass
-        assert asked_often.wait(14)  # less than the usual interval
+        assert scraped_often.wait(14)  # less than the usual interval
     with Store(tmp_path / "data") as store:
         store.expose_all(["gpu_sample"])
         (kept,) = store.connection.execute("SELECT count(*) FROM gpu_sample").fetchone() or (0,)

@@ -1,4 +1,4 @@
-"""What trackers know, in a store that knows a cluster: what it costs, what it does not change, who sees it."""
+"""Runs of trackers in a store with a cluster: joins, cost, and visibility to teams."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def store(tmp_path):
         yield store
 
 
-def take(store, *told, local=True) -> TrackedRunWriter:
+def take(store, *tracked_runs, local=True) -> TrackedRunWriter:
     tracking = TrackedRunWriter(store, local=local)
-    for one, points in told:
+    for one, points in tracked_runs:
         tracking.add(one, points)
     tracking.write()
     return tracking
 
 
-def test_a_job_without_sdk_has_loss_against_dollars_and_the_ledger_is_as_it_was(store):
+def test_tracker_run_adds_metrics_without_changing_the_ledger(store):
     before = ledger(store)
     tracking = take(store, (tracked(host="llama-0"), curve()))
     assert tracking.counts == {JOINED["pod"]: 1}
@@ -75,7 +75,7 @@ def test_a_job_without_sdk_has_loss_against_dollars_and_the_ledger_is_as_it_was(
     assert (of_run["best"], of_run["usd_micro"]) == (4 / 70, row["usd_micro"])
 
 
-def test_a_run_that_began_again_is_one_curve_of_as_many_ranks_as_it_had_at_once(tmp_path):
+def test_restarted_run_is_one_curve_with_its_concurrent_ranks(tmp_path):
     again = pod("llama-b", "llama", "n0", from_min=40, attempt=2)
     with Store(tmp_path / "data", create=True) as store:
         store.append([*cluster(), *job(pods=1, to_min=30), *again])
@@ -88,17 +88,17 @@ def test_a_run_that_began_again_is_one_curve_of_as_many_ranks_as_it_had_at_once(
         assert len(show(store, "abc", DAY, Settings(), zone=UTC)["metrics"]["val_loss"]) == 60
 
 
-def test_reading_it_again_changes_nothing(store):
-    told = (tracked(host="llama-0"), curve())
-    take(store, told)
+def test_reading_a_run_twice_changes_nothing(store):
+    tracked_run = (tracked(host="llama-0"), curve())
+    take(store, tracked_run)
     before = show(store, "abc", DAY, Settings(), zone=UTC)
-    take(store, told)
+    take(store, tracked_run)
     store.seal()
-    take(store, told)
+    take(store, tracked_run)
     assert show(store, "abc", DAY, Settings(), zone=UTC) == before
 
 
-def test_a_run_of_the_sdk_keeps_its_cost(store):
+def test_sdk_run_keeps_its_cost(store):
     store.append([*run(launch="1a2b"), *all_ranks(0, 60)])
     build(store, Settings(), now_ms=at(120))
     before = runs(store, DAY, zone=UTC)["rows"]
@@ -107,10 +107,10 @@ def test_a_run_of_the_sdk_keeps_its_cost(store):
     (row,) = runs(store, DAY, zone=UTC)["rows"]
     assert {**row, "trackers": []} == before[0]
     assert [one["id"] for one in row["trackers"]] == ["abc"]
-    assert "val_loss" in show(store, "run", DAY, Settings(), zone=UTC)["metrics"]  # nobody else told it
+    assert "val_loss" in show(store, "run", DAY, Settings(), zone=UTC)["metrics"]  # no other source reported it
 
 
-def test_what_two_trackers_tell_of_one_run_is_said_once(store):
+def test_two_trackers_of_one_run_do_not_repeat_metrics(store):
     store.append([*run(launch="1a2b"), *all_ranks(0, 60)])
     build(store, Settings(), now_ms=at(120))
     other = tracked("other", host="llama-0")._replace(tracker="wandb")
@@ -120,10 +120,10 @@ def test_what_two_trackers_tell_of_one_run_is_said_once(store):
     assert [time_ms for _, time_ms, *_ in points] == [point.time_ms for point in curve()]
 
 
-def test_what_could_not_be_written_down_is_read_again(store, monkeypatch):
+def test_unwritten_runs_are_read_again(store, monkeypatch):
     one = FoundRun(tracked(host="llama-0"), {}, {"val_loss": (at(69), 69, 4 / 70)})
 
-    class Told(Mlflow):
+    class FailingMlflow(Mlflow):
         """A server with one run."""
 
         async def experiments(self):
@@ -136,7 +136,7 @@ def test_what_could_not_be_written_down_is_read_again(store, monkeypatch):
             return curve()[after:]
 
     async def looks() -> None:
-        following = MlflowFollower(store, asyncio.Lock(), Told("http://127.0.0.1"))
+        following = MlflowFollower(store, asyncio.Lock(), FailingMlflow("http://127.0.0.1"))
         with monkeypatch.context() as disk_full:
             disk_full.setattr(store, "append", lambda _: 1 / 0)
             with pytest.raises(ZeroDivisionError):
@@ -147,7 +147,7 @@ def test_what_could_not_be_written_down_is_read_again(store, monkeypatch):
     assert len(show(store, "abc", DAY, Settings(), zone=UTC)["metrics"]["val_loss"]) == 60
 
 
-def test_what_is_joined_to_nothing_costs_nothing_and_moves_no_end(store):
+def test_unjoined_run_has_no_cost_and_does_not_extend_the_ledger(store):
     before = ledger(store)
     late = tracked("late", 100, 500, host="somewhere")
     tracking = take(store, (late, curve(100, 500)), (tracked("two", host="node-0"), curve()))
@@ -157,7 +157,7 @@ def test_what_is_joined_to_nothing_costs_nothing_and_moves_no_end(store):
     assert (rows["late"]["gpu_ms"], rows["late"]["experiment"], rows["late"]["workload"]) == (0, "sft", None)
 
 
-def test_an_ambiguous_run_is_said(store, tmp_path):
+def test_ambiguous_run_is_reported(store, tmp_path):
     store.append(job("bert", pods=1, gpus=1))
     tracking = take(store, (tracked(host="node-0"), []))
     assert tracking.counts == {AMBIGUOUS: 1}
@@ -165,7 +165,7 @@ def test_an_ambiguous_run_is_said(store, tmp_path):
     assert words == "Run abc (host node-0) is not joined, because it may be any of ml/bert, ml/llama."
 
 
-def test_a_team_sees_its_own_curves_and_no_others(store):
+def test_team_sees_only_its_own_tracker_runs(store):
     take(store, (tracked("ours", host="llama-0"), curve()), (tracked("nobodys", host="laptop"), curve()))
     build(store, Settings(), now_ms=at(120))
     with only(store, "nlp", None):
@@ -177,7 +177,7 @@ def test_a_team_sees_its_own_curves_and_no_others(store):
         assert {run for (run,) in seen if run} == {"ours"}
 
 
-def test_a_tracking_server_that_is_away_is_a_shortcoming_and_nothing_else(store):
+def test_unreachable_tracking_server_is_a_shortcoming(store):
     async def once() -> list[str]:
         mlflow = Mlflow(f"http://user:secret@127.0.0.1:{free_port()}")
         following = MlflowFollower(store, asyncio.Lock(), mlflow, every_s=0.01)
@@ -193,17 +193,17 @@ def test_a_tracking_server_that_is_away_is_a_shortcoming_and_nothing_else(store)
     assert "secret" not in words
 
 
-def test_alone_in_a_folder_it_has_a_device_and_on_a_server_it_has_none(tmp_path):
-    told = (tracked(host="box", gpus=2, gpu_model="NVIDIA H100 80GB HBM3"), curve())
+def test_local_tracker_run_has_a_device_and_a_server_run_none(tmp_path):
+    tracked_run = (tracked(host="box", gpus=2, gpu_model="NVIDIA H100 80GB HBM3"), curve())
     for local, gpu_ms in ((True, 2 * 60 * 60_000), (False, 0)):
         with Store(tmp_path / str(local), create=True) as store:
-            take(store, told, local=local)
+            take(store, tracked_run, local=local)
             build(store, Settings(), now_ms=at(120))
             (row,) = runs(store, DAY, zone=UTC)["rows"]
             assert row["gpu_ms"] == gpu_ms
 
 
-def test_how_it_is_doing_is_told_for_as_long_as_its_tracker_speaks(store):
+def test_progress_has_a_tracker_run_while_its_tracker_reports(store):
     one = tracked(host="llama-0")._replace(ended_ms=None, outcome=None)
     take(store, (one, [TrackedPoint(at(minute), "loss", 1 / minute, minute) for minute in (100, 1_000, 1_445)]))
     progress = Progress()

@@ -1,4 +1,4 @@
-"""A server and its lake: what it seals is there, one that is away is said once and harms nobody."""
+"""Copies of a server into its lake: sealed parts arrive, and an unreachable lake is logged once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def figures(server: Services) -> dict[str, float]:
     }
 
 
-def test_a_lake_that_is_away_is_said_once_and_later_has_everything(tmp_path, caplog) -> None:
+def test_unreachable_lake_is_logged_once_and_catches_up(tmp_path, caplog) -> None:
     lake = tmp_path / "mount" / "lake"
     (tmp_path / "mount").write_text("not there yet")
     with Store(tmp_path / "data", create=True) as store:
@@ -35,24 +35,24 @@ def test_a_lake_that_is_away_is_said_once_and_later_has_everything(tmp_path, cap
         with caplog.at_level(logging.INFO, "pyrometer"):
             for _ in range(2):
                 asyncio.run(server.lake_copy.copy())
-            (said,) = [record.getMessage() for record in caplog.records]
-            assert said.startswith(f"The lake {lake} cannot be ")
+            (message,) = [record.getMessage() for record in caplog.records]
+            assert message.startswith(f"The lake {lake} cannot be ")
             assert server.health.shortcomings() == [f"Nothing is copied into the lake: {server.lake_copy.trouble}"]
             assert figures(server)["pyrometer_lake_copies_total failed"] == 2
             (tmp_path / "mount").unlink()
             asyncio.run(server.lake_copy.copy())
             assert caplog.records[-1].getMessage() == f"The lake {lake} works again."
         assert server.health.shortcomings() == []
-        told = figures(server)
-        assert told["pyrometer_lake_copies_total copied"] == 1
-        assert told["pyrometer_lake_copied_bytes_total"] > 0
-        assert told["pyrometer_lake_copied_timestamp_seconds"] > 0
+        values = figures(server)
+        assert values["pyrometer_lake_copies_total copied"] == 1
+        assert values["pyrometer_lake_copied_bytes_total"] > 0
+        assert values["pyrometer_lake_copied_timestamp_seconds"] > 0
         manifest = manifest_of(LakeStorage(str(lake)), "here")
         assert {part.path for part in store.parts()} <= set(manifest.named)
         assert manifest.end_ms == server.accounting.end_ms
 
 
-def test_without_a_lake_nothing_is_copied(tmp_path) -> None:
+def test_no_lake_means_no_copies(tmp_path) -> None:
     with Store(tmp_path / "data", create=True) as store:
         server = build_services(Core(store, Settings()), open_to_all=True)
         assert not server.lake_copy.is_on

@@ -65,7 +65,7 @@ def ids(receiver: Receiver) -> list[str]:
     return sorted(span.span_id.hex() for _, span in receiver.spans() if span.name == "step")
 
 
-def test_metrics_are_those_of_the_page(store):
+def test_pushed_metrics_equal_scraped_metrics(store):
     from tests.support.server_in_process import talking  # the same server answers
 
     async def both() -> tuple[str, Services]:
@@ -97,7 +97,7 @@ def test_metrics_are_those_of_the_page(store):
     assert set(resource) <= conventional()
 
 
-def test_a_span_goes_once_and_what_fails_is_tried_again(store):
+def test_span_is_pushed_once_and_retried_after_failure(store):
     with receiving() as receiver:
         receiver.answers = [200, 503]  # the metrics are taken, the spans are not
         server = pushing(store, receiver.url)
@@ -106,24 +106,24 @@ def test_a_span_goes_once_and_what_fails_is_tried_again(store):
         pushing(store, receiver.url, times=2)
         assert ids(receiver) == sorted(step(rank, number).span_id for rank in (0, 1) for number in range(1, 6))
         store.append([step(0, 6)])
-        pushing(store, receiver.url)  # another process goes on where the last one stopped
+        pushing(store, receiver.url)  # another process continues where the last one stopped
         assert ids(receiver).count(step(0, 6).span_id) == 1
         assert len(ids(receiver)) == 11
 
 
-def test_the_life_of_a_run_that_is_over_goes_once(store):
+def test_lifecycle_of_an_ended_run_is_pushed_once(store):
     store.append(over())
     with receiving() as receiver:
         pushing(store, receiver.url, times=3)
-        lives = [(resource, span) for resource, span in receiver.spans() if resource["pyrometer.run"] == "run"]
-    assert lives, "nothing was pushed of it"
-    assert len({span.span_id for _, span in lives}) == len(lives)
-    (root,) = (span for _, span in lives if not span.parent_span_id)
+        run_spans = [(resource, span) for resource, span in receiver.spans() if resource["pyrometer.run"] == "run"]
+    assert run_spans, "no lifecycle span was pushed"
+    assert len({span.span_id for _, span in run_spans}) == len(run_spans)
+    (root,) = (span for _, span in run_spans if not span.parent_span_id)
     assert (root.end_time_unix_nano - root.start_time_unix_nano) // 10**9 == 90 * 60
-    assert {span.trace_id for _, span in lives} == {root.trace_id}
+    assert {span.trace_id for _, span in run_spans} == {root.trace_id}
 
 
-def test_a_receiver_that_is_not_there_is_told_once_and_harms_nothing(store, caplog, tmp_path):
+def test_unreachable_receiver_is_logged_once(store, caplog, tmp_path):
     secret = tmp_path / "headers"
     secret.write_text("Authorization: Bearer very-secret\nX-Scope-OrgID: lab\n")
     with caplog.at_level(logging.WARNING):
@@ -142,7 +142,7 @@ def test_a_receiver_that_is_not_there_is_told_once_and_harms_nothing(store, capl
     assert "very-secret" not in caplog.text
 
 
-def test_what_is_refused_for_good_holds_up_nothing(store):
+def test_permanently_rejected_body_does_not_block_later_ones(store):
     with receiving() as receiver:
         receiver.answers = [200, 400]
         assert pushing(store, receiver.url).push.counts["traces", "refused"] == 1
@@ -161,7 +161,7 @@ def test_what_is_refused_for_good_holds_up_nothing(store):
         ("http://collector:4318", "Bad Name: x"),
     ],
 )
-def test_what_makes_no_sense_is_said_without_its_secrets(tmp_path, url, headers):
+def test_invalid_endpoint_settings_are_rejected_without_secrets(tmp_path, url, headers):
     path = tmp_path / "headers"
     if headers is not None:
         path.write_text(headers)
@@ -171,6 +171,6 @@ def test_what_makes_no_sense_is_said_without_its_secrets(tmp_path, url, headers)
     assert (headers or "key=1") not in str(error.value)
 
 
-def test_only_settings_say_where_to(monkeypatch):
+def test_only_settings_set_the_endpoint(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     assert receiver(Settings()) is None

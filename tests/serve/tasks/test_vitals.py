@@ -1,4 +1,4 @@
-"""What a server exposes is what the documentation lists; nothing of it reads the store when it is asked for."""
+"""The metrics of a server match the documentation, and a scrape does not read the store."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ def declared(server: Services) -> dict[str, tuple[str, tuple[str, ...]]]:
     }
 
 
-def test_the_documentation_lists_every_metric_with_its_labels(server: Services) -> None:
+def test_docs_list_every_metric_with_its_labels(server: Services) -> None:
     rows = re.findall(r"^\| `(pyrometer_\w+)` \| (\w+) \|([^|]*)\| ([^|]+) \|$", PAGE, re.MULTILINE)
     listed = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels, _ in rows}
     assert len(listed) == len(rows)
     assert listed == declared(server)
 
 
-def test_the_documentation_lists_every_alert() -> None:
+def test_docs_list_every_alert() -> None:
     groups = yaml.safe_load((REPOSITORY / "deploy" / "prometheus" / "rules.yaml").read_text())["groups"]
     alerts = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
     assert set(re.findall(r"`(Pyrometer\w+)`", PAGE)) == alerts
 
 
-def test_dashboards_and_rules_ask_for_metrics_and_labels_that_there_are(server: Services) -> None:
+def test_dashboards_and_rules_use_existing_metrics_and_labels(server: Services) -> None:
     known = declared(server)
     rules = (REPOSITORY / "deploy" / "prometheus" / "rules.yaml").read_text()
-    asked = [
+    queries = [
         target["expr"] for make in DASHBOARDS.values() for p in make()["panels"] for target in p.get("targets", ())
     ]
-    for text in [*asked, *re.findall(r"expr: (.*?)\n        for", rules, re.DOTALL)]:
+    for text in [*queries, *re.findall(r"expr: (.*?)\n        for", rules, re.DOTALL)]:
         for name, matchers in re.findall(r"(?<![\w:])(pyrometer_\w+)(?:\{([^}]*)\})?", text):
             if name in known:
                 assert set(re.findall(r"(\w+)(?:=~|!=|!~|=)\"", matchers)) <= {*known[name][1], "instance"}, text
@@ -72,20 +72,20 @@ def test_dashboards_and_rules_ask_for_metrics_and_labels_that_there_are(server: 
                 assert f":{name}:" in text, f"{name} in {text}"  # of a recorded series
 
 
-def test_promtool_finds_nothing_wrong_with_all_of_it(server: Services) -> None:
+def test_promtool_accepts_metrics_and_rules(server: Services) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("needs promtool: apt-get install prometheus")
-    server.core.store.set_meta(EXPORTED_THROUGH_KEY, "1")  # as if it had been stopped before all this
+    server.core.store.set_meta(EXPORTED_THROUGH_KEY, "1")  # as if the server had stopped before these records
     asyncio.run(server.accounting.update())
-    asyncio.run(server.accounting.update())  # what is new is shown first, and counted then
+    asyncio.run(server.accounting.update())  # new minutes are counted in the second update
     text, _ = render_metrics(server.collectors, "")
     assert b"pyrometer_run_step{" in text
     assert b'pyrometer_gpu_seconds_total{experiment="llama-sft",state="train"' in text
-    said = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
-    assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
-def test_a_scrape_reads_no_store_and_waits_for_nobody(server: Services) -> None:
+def test_scrape_reads_no_store_and_needs_no_lock(server: Services) -> None:
     async def talk() -> tuple[bytes, bytes]:
         await server.accounting.update()
         transport = httpx.ASGITransport(app=server.application())

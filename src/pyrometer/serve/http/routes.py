@@ -22,8 +22,7 @@ from pyrometer.export.metrics_text import render_metrics
 from pyrometer.questions.registry import question_names
 from pyrometer.questions.tokens import Principal
 from pyrometer.render.why_html import render_html
-from pyrometer.serve.disk import DUCKDB_ERRORS, UNANSWERED, Disk
-from pyrometer.serve.disk import words as words_of_disk
+from pyrometer.serve.disk import DUCKDB_ERRORS, UNANSWERED, Disk, reason_of
 from pyrometer.serve.http import page_files
 from pyrometer.serve.http.admin import BackupRoute, MonthRoutes
 from pyrometer.serve.http.answering import Answer, AnswerFormat, Answering, limited_to_team
@@ -257,7 +256,7 @@ class _Application(Starlette):
 
 
 def _unreadable(error: Exception) -> str:
-    return f"The server's data cannot be read: {words_of_disk(error)}. See its log and run `pyrometer check DIR`."
+    return f"The server's data cannot be read: {reason_of(error)}. See its log and run `pyrometer check DIR`."
 
 
 def _path(request: Request) -> str:
