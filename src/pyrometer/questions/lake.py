@@ -25,7 +25,7 @@ MIB = 1 << 20
 class Lake(NamedTuple):
     """A lake and the clusters to ask. `settings_of` returns the settings that answers about a cluster depend on."""
 
-    place: LakeStorage
+    storage: LakeStorage
     clusters: Sequence[str]
     cache_folder: str
     cache_mib: int
@@ -38,8 +38,8 @@ def answer_of_lake(
     """The answer, with the time up to which each cluster is accounted."""
     threads = 1 if engine.splits else None  # a task has one core of its node
     members = [
-        LakeCluster(lake.place.url, manifest, lake.cache_folder, lake.cache_mib * MIB, threads)
-        for manifest in manifests(lake.place, lake.clusters)
+        LakeCluster(lake.storage.url, manifest, lake.cache_folder, lake.cache_mib * MIB, threads)
+        for manifest in manifests(lake.storage, lake.clusters)
     ]
     settings = [lake.settings_of(member.manifest.settings) for member in members]
     zones = sorted({one.timezone for one in settings})
