@@ -321,7 +321,7 @@ def test_event_stream_ends_when_the_token_is_revoked(run: Run) -> None:
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.7", 1)}
         scope["headers"] = [(b"authorization", world.as_("team_viewer")["Authorization"].encode())]
         listening = Request(scope)
-        listening.state.who = world.server.access.authorize(listening, "view")
+        listening.state.principal = world.server.access.authorize(listening, "view")
         events = world.server.answers.events_for(listening)
         await anext(events)
         world.server.events.send("ledger", {"revision": "a"})

@@ -23,5 +23,5 @@ def test_headers_depend_on_the_status(status: int, headers: dict[str, str] | Non
 
 def test_error_without_a_principal_is_not_authenticated() -> None:
     error = WrongTokenError(401, "This token does not exist.")
-    assert (error.status, error.text, error.who) == (401, "This token does not exist.", None)
+    assert (error.status, error.text, error.principal) == (401, "This token does not exist.", None)
     assert str(error) == error.text

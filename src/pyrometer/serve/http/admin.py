@@ -65,7 +65,7 @@ class MonthRoutes:
         try:
             zone = zone_of(parameters.get("tz") or self._core.settings.timezone)
             async with self._core.lock:
-                answer = await run_to_end(work, parameters["month"], zone, request.state.who.name)
+                answer = await run_to_end(work, parameters["month"], zone, request.state.principal.name)
         except TimeRangeError as error:
             raise HttpError(400, str(error)) from None
         except ClosingError as error:
@@ -104,9 +104,9 @@ class BackupRoute:
         have = await self._parts_of_client(request)
         if self._busy:
             raise HttpError(409, "Another backup is in progress. Try again when it is complete.")
-        who: Principal = request.state.who
+        principal: Principal = request.state.principal
         headers = {"Cache-Control": "no-store"}
-        return StreamingResponse(self._stream(who, have), media_type=TAR, headers=headers)
+        return StreamingResponse(self._stream(principal, have), media_type=TAR, headers=headers)
 
     async def _parts_of_client(self, request: Request) -> frozenset[str]:
         try:
@@ -124,7 +124,7 @@ class BackupRoute:
             raise HttpError(400, text) from None
         return frozenset(have)
 
-    async def _stream(self, who: Principal, have: frozenset[str]) -> AsyncIterator[bytes]:
+    async def _stream(self, principal: Principal, have: frozenset[str]) -> AsyncIterator[bytes]:
         if self._busy:  # another request was faster
             raise BackupError("Another backup is in progress.")
         self._busy = True
@@ -155,7 +155,7 @@ class BackupRoute:
             took_s = round(time.monotonic() - began_s, 3)
             about = {"files": len(sent), "bytes": size, "whole": whole, "seconds": took_s}
             about["held_ms"] = round(1000 * held_s, 1)  # how long the store was locked
-            self._audit.write("backup", who=who.name, role=who.role, **about)
+            self._audit.write("backup", who=principal.name, role=principal.role, **about)
 
     def _moment(self) -> BackupSnapshot:
         book = self._core.settings.price_book

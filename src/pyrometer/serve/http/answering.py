@@ -109,12 +109,12 @@ class Answering:
 
     async def respond(self, request: Request, what: str, form: AnswerFormat = AS_JSON) -> Response:
         """The response to a question: 304 when the client already has the answer."""
-        who: Principal = request.state.who
-        parameters = limited_to_team(who, dict(request.query_params))
+        principal: Principal = request.state.principal
+        parameters = limited_to_team(principal, dict(request.query_params))
         with question_errors():
             latest = last_will_do(parameters)
             page = AnswerPage.requested(what, parameters) if form.media_type == JSON else None
-        answer_request = AnswerRequest(what, form, parameters, who.team or "")
+        answer_request = AnswerRequest(what, form, parameters, principal.team or "")
         known = request.headers.get("If-None-Match", "")
         if page is not None and page.tag is not None:
             return _page_response(page, self._cache.get(key(answer_request.audience, page.tag)), page.tag)
@@ -203,13 +203,13 @@ class Answering:
         self._renewing[name].add_done_callback(lambda _: self._renewing.pop(name))
 
 
-def limited_to_team(who: Principal, parameters: dict[str, str]) -> dict[str, str]:
+def limited_to_team(principal: Principal, parameters: dict[str, str]) -> dict[str, str]:
     """The parameters of a question; for a team viewer, with its team."""
-    if who.team is None:
+    if principal.team is None:
         return parameters
-    if parameters.get("team", who.team) != who.team:
+    if parameters.get("team", principal.team) != principal.team:
         raise HttpError(403, "This token sees the data of one team, and the question is about another one.")
-    return {**parameters, "team": who.team}
+    return {**parameters, "team": principal.team}
 
 
 @contextmanager

@@ -76,20 +76,24 @@ class Audit:
             self.write("count", who=name, of=what, times=times)
 
     def request(
-        self, who: Principal, address: str, path: str, parameters: Mapping[str, str], status: int, began_s: float
+        self, principal: Principal, address: str, path: str, parameters: Mapping[str, str], status: int, began_s: float
     ) -> None:
         """Writes a question and its result."""
         known = {name: value for name, value in parameters.items() if name in PARAMETERS}
         about: dict[str, Any] = {"path": path, "asked": known, "status": status}
         if len(known) < len(parameters):
             about["unknown_parameters"] = len(parameters) - len(known)
-        self.write("question", **_of(who), **{"from": address}, **about, ms=round(1000 * (time.monotonic() - began_s)))
+        self.write(
+            "question", **_of(principal), **{"from": address}, **about, ms=round(1000 * (time.monotonic() - began_s))
+        )
 
     def refused(self, error: HttpError, address: str, path: str, what: str = "refused") -> None:
         """Writes a refused request. Those without a token, and guesses that did not wait, are only counted, so that a
         flood does not displace other lines."""
-        if isinstance(error, WrongTokenError) or error.who is not None:
-            self.write(what, **_of(error.who), **{"from": address}, path=path, status=error.status, why=error.text)
+        if isinstance(error, WrongTokenError) or error.principal is not None:
+            self.write(
+                what, **_of(error.principal), **{"from": address}, path=path, status=error.status, why=error.text
+            )
         else:
             self.count("?", f"{what} with {error.status}")
 
@@ -128,8 +132,10 @@ def _short(value: Any) -> Any:
     return value
 
 
-def _of(who: Principal | None) -> dict[str, str | None]:
-    return {} if who is None else {"who": who.name, "role": who.role, "team": who.team, "by": who.sign_in}
+def _of(principal: Principal | None) -> dict[str, str | None]:
+    if principal is None:
+        return {}
+    return {"who": principal.name, "role": principal.role, "team": principal.team, "by": principal.sign_in}
 
 
 class _Lines(QueueHandler):

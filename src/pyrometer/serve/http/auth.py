@@ -132,20 +132,20 @@ class Access:
 
     def authorize(self, request: Request, permission: str) -> Principal:
         """The sender of a request. Raises `HttpError` if it lacks the permission."""
-        who = self._anybody(request) or self._authenticated(request, permission)
+        principal = self._anybody(request) or self._authenticated(request, permission)
         admit = getattr(request.state, ADMIT, None)
-        if who is not None and admit is not None:
-            admit(authenticated=who is not ANYBODY)
-        if who is None:
+        if principal is not None and admit is not None:
+            admit(authenticated=principal is not ANYBODY)
+        if principal is None:
             text = "A token is needed: `Authorization: Bearer …`. Create one with `pyrometer token create`."
             raise HttpError(401, text)
-        if not who.may(permission):
-            is_for_all_teams = permission == "view_all" and who.team is not None
+        if not principal.may(permission):
+            is_for_all_teams = permission == "view_all" and principal.team is not None
             text = "This covers all teams. This token sees the data of one team." if is_for_all_teams else _WRONG_ROLE
-            raise HttpError(403, text, who=who)
-        if who.is_ambient and request.method not in SAFE_METHODS:
+            raise HttpError(403, text, principal=principal)
+        if principal.is_ambient and request.method not in SAFE_METHODS:
             self.check_origin(request)
-        return who
+        return principal
 
     def is_open(self) -> bool:
         """Whether no authentication is needed: with `--open`, or on loopback when there has never been a token."""
@@ -154,15 +154,15 @@ class Access:
 
     def sign_in(self, request: Request, secret: str) -> tuple[Principal, str | None]:
         """The owner of a token and a new session; no session on an open server."""
-        who = self._anybody(request)
-        if who is not None:
-            return who, None
-        who = self._owner_of_secret(request, secret)
-        if not who.may("view"):
-            raise HttpError(403, _WRONG_ROLE, who=who)
+        principal = self._anybody(request)
+        if principal is not None:
+            return principal, None
+        principal = self._owner_of_secret(request, secret)
+        if not principal.may("view"):
+            raise HttpError(403, _WRONG_ROLE, principal=principal)
         session = secrets.token_urlsafe(32)
         self.sessions[digest_of(session)] = (digest_of(secret), time.monotonic() + SESSION_S)
-        return who, session
+        return principal, session
 
     def sign_out(self, request: Request) -> None:
         """Ends the session, if there is one."""
@@ -209,9 +209,9 @@ class Access:
 
     def _authenticated(self, request: Request, permission: str) -> Principal | None:
         if permission != "ingest":
-            who = self.proxy.principal_of(request)
-            if who is not None:
-                return who
+            principal = self.proxy.principal_of(request)
+            if principal is not None:
+                return principal
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._owner_of_secret(request, secret.strip())
@@ -223,9 +223,9 @@ class Access:
     def _owner_of_secret(self, request: Request, secret: str) -> Principal:
         """The owner of a token. A valid one never waits: with 256 random bits, the order of the checks reveals nothing.
         Wrong ones are slowed down, so that a flood of them stays cheap and out of the audit log."""
-        who = self._owner_of_digest(digest_of(secret))
-        if who is not None:
-            return who
+        principal = self._owner_of_digest(digest_of(secret))
+        if principal is not None:
+            return principal
         network = network_of(self.address(request))
         wait_s = self.guesses.wait_s(network)
         if wait_s > 0:
@@ -237,8 +237,8 @@ class Access:
         found = self.sessions.get(digest_of(session))
         if found is None or time.monotonic() >= found[1]:
             return None
-        who = self._owner_of_digest(found[0])  # a revoked token ends its sessions
-        return who and who._replace(is_ambient=True)
+        principal = self._owner_of_digest(found[0])  # a revoked token ends its sessions
+        return principal and principal._replace(is_ambient=True)
 
     def _owner_of_digest(self, digest: str) -> Principal | None:
         if self._folder_digest is not None and same(self._folder_digest, digest):
@@ -315,11 +315,16 @@ class Sessions:
 
     async def _sign_in(self, request: Request) -> Response:
         self._access.check_origin(request)
-        who, session = self._access.sign_in(request, await _secret(request))
+        principal, session = self._access.sign_in(request, await _secret(request))
         self._audit.write(
-            "sign_in", who=who.name, role=who.role, team=who.team, **{"from": self._access.address(request)}, status=200
+            "sign_in",
+            who=principal.name,
+            role=principal.role,
+            team=principal.team,
+            **{"from": self._access.address(request)},
+            status=200,
         )
-        response = JSONResponse(_shown(who), headers={"Cache-Control": "no-store"})
+        response = JSONResponse(_shown(principal), headers={"Cache-Control": "no-store"})
         if session is not None:
             response.set_cookie(
                 COOKIE,
@@ -363,8 +368,8 @@ async def _secret(request: Request) -> str:
     return secret.strip()
 
 
-def _shown(who: Principal) -> dict[str, str | None]:
-    return {"name": who.name, "role": who.role, "team": who.team, "sign_in": who.sign_in}
+def _shown(principal: Principal) -> dict[str, str | None]:
+    return {"name": principal.name, "role": principal.role, "team": principal.team, "sign_in": principal.sign_in}
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------

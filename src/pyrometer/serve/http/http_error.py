@@ -8,10 +8,10 @@ from pyrometer.questions.tokens import Principal
 class HttpError(Exception):
     """A request that is not answered: the HTTP status, and a text that names what to do."""
 
-    def __init__(self, status: int, text: str, *, retry_s: int = 1, who: Principal | None = None) -> None:
+    def __init__(self, status: int, text: str, *, retry_s: int = 1, principal: Principal | None = None) -> None:
         super().__init__(text)
         self.status, self.text, self.retry_s = status, text, retry_s
-        self.who = who  # None: not authenticated
+        self.principal = principal  # None: not authenticated
 
     @property
     def headers(self) -> dict[str, str] | None:

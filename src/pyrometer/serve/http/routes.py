@@ -53,7 +53,7 @@ AS_HTML = AnswerFormat("text/html; charset=utf-8", _as_html)
 
 
 class Guarded:
-    """Checks who sent a request before its route runs, and writes the audit log."""
+    """Authenticates requests before their routes run, and writes the audit log."""
 
     def __init__(self, access: Access, audit: Audit, disk: Disk) -> None:
         self._access = access
@@ -61,12 +61,12 @@ class Guarded:
         self._disk = disk
 
     def __call__(self, permission: str, handler: Handler) -> Handler:
-        """The handler, for those who have a permission."""
+        """Wraps a handler so that it requires a permission."""
 
         async def checked(request: Request) -> Response:
             began_s = time.monotonic()
             try:
-                who = request.state.who = self._access.authorize(request, permission)
+                principal = request.state.principal = self._access.authorize(request, permission)
             except HttpError as error:
                 self._audit.refused(error, self._access.address(request), _path(request))
                 return _error_response(error)
@@ -82,17 +82,17 @@ class Guarded:
                 response = _error_response(HttpError(503, _unreadable(error)))
                 status = response.status_code
             finally:
-                self._record(request, who, permission, status, began_s)
+                self._record(request, principal, permission, status, began_s)
             return response
 
         return checked
 
-    def _record(self, request: Request, who: Principal, permission: str, status: int, began_s: float) -> None:
+    def _record(self, request: Request, principal: Principal, permission: str, status: int, began_s: float) -> None:
         if permission == "ingest" or request.url.path == METRICS:
-            self._audit.count(who.name, _path(request))
+            self._audit.count(principal.name, _path(request))
         else:
             address, parameters = self._access.address(request), dict(request.query_params)
-            self._audit.request(who, address, _path(request), parameters, status, began_s)
+            self._audit.request(principal, address, _path(request), parameters, status, began_s)
 
 
 class ProbeRoutes:
@@ -109,7 +109,7 @@ class ProbeRoutes:
         return PlainTextResponse("ok\n")
 
     async def readyz(self, request: Request) -> Response:
-        """200 once everything that existed at the start has been read. Principals who see all teams also get what
+        """200 once everything that existed at the start has been read. Principals that see all teams also get what
         is missing or failing."""
         missing = self._health.waiting_for()
         body = {"ready": not missing, "waiting_for": missing}
@@ -152,13 +152,13 @@ class AnswerRoutes:
         if form not in DOWNLOADS:
             raise HttpError(404, f"Format {form!r} not found. Known formats: {', '.join(DOWNLOADS)}.")
         download = DOWNLOADS[form]
-        who: Principal = request.state.who
-        parameters = limited_to_team(who, dict(request.query_params))
+        principal: Principal = request.state.principal
+        parameters = limited_to_team(principal, dict(request.query_params))
         file_format = parameters.pop("as", None) if download.parquet else None
         if file_format not in (None, *FILES):
             raise HttpError(400, f"as={file_format!r} is unknown. Known values: {', '.join(FILES)}.")
         async with self._answering.turn():
-            answer = await self._answering.ask(download.what, parameters, who.team)
+            answer = await self._answering.ask(download.what, parameters, principal.team)
         pieces, kind, suffix = download.written_as(file_format)
         headers = {
             "Content-Disposition": f'attachment; filename="{file_name(form, answer, suffix)}"',
@@ -175,11 +175,11 @@ class AnswerRoutes:
 
     async def events_for(self, request: Request) -> AsyncIterator[str]:
         """The events that the sender of a request may see, until they lose the permission."""
-        who: Principal = request.state.who
-        async with aclosing(self._events.events(who.team)) as events:
+        principal: Principal = request.state.principal
+        async with aclosing(self._events.events(principal.team)) as events:
             async for text in events:
                 with suppress(HttpError):
-                    if self._access.authorize(request, "view") == who:
+                    if self._access.authorize(request, "view") == principal:
                         yield text
                         continue
                 return
