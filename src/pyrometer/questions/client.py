@@ -1,6 +1,6 @@
 """The client of a server, and the file in a data folder with the address of the server that uses it.
 
-Whoever can read the folder finds the address and a token there, and asks the server instead of opening the folder.
+A process that can read the folder finds the address and a token there, and asks the server instead.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def new_address(host: str, port: int) -> Address:
 
 
 def publish(folder: Path, address: Address) -> None:
-    """Writes a server's address and token into its folder. Whoever can read the file can read the data."""
+    """Writes a server's address and token into its folder. A process that can read the file can read the data."""
     files.write_text(folder / FILE, json.dumps({**address._asdict(), "pid": os.getpid()}), secret=True)
 
 

@@ -341,7 +341,8 @@ async def _answer(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    # Only now, because whoever learns the address may send a signal at once, and acknowledged bodies must be stored.
+    # Only now, because a process that reads the address may send a signal at once, and acknowledged bodies must be
+    # stored.
     addresses.publish(services.core.store.folder, address)
     on_listening(address)
     await http.serve(sockets=[listening])

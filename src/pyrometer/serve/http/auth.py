@@ -124,7 +124,7 @@ class Access:
         self.guesses = GuessLimiter()
         # By digest of the session: the digest of its token, and when it expires.
         self.sessions: RecentItems[str, tuple[str, float]] = RecentItems(MAX_SESSIONS)
-        # The token in the address file: whoever can read that file can read the data.
+        # The token in the address file: a process that can read that file can read the data.
         self._folder_digest = None if folder_token is None else digest_of(folder_token)
         self._open_to_all = open_to_all and not self.proxy.is_configured
         self._always_open = always_open
