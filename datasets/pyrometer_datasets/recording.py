@@ -99,7 +99,7 @@ class Recordings:
 
 
 def intervals_of(path: Path, name: str) -> list[Interval]:
-    """What was done, in the recording's own words."""
+    """The intervals of the truth file, with their own state names."""
     return [
         Interval(i["state"], _ms(i["start"]), _ms(i["end"]), i.get("resumed_step"))
         for i in _truth(path, name)["intervals"]
@@ -180,7 +180,7 @@ class _Recorded:
             )
 
     def training(self, steps: list[RecordedStep]) -> Iterator[tuple[Any, ...]]:
-        """What the SDK would have sent: attempts, windows, what happened between steps, loss."""
+        """The records that the SDK would have sent: attempts, windows, events between steps, loss."""
         attempts = _attempts(steps)
         starts = [self._started_ms(attempt[0]) for attempt in attempts]
         for number, attempt in enumerate(attempts, 1):
@@ -313,7 +313,7 @@ def _groups(steps: list[RecordedStep]) -> Iterator[list[RecordedStep]]:
 
 
 def _first_step_ms(steps: list[RecordedStep]) -> int:
-    """Where startup ends: with the first step, or where the second follows it."""
+    """The end of startup: the first step, or the point where the second step follows it."""
     follows = len(steps) > 1 and steps[1].from_ms - steps[0].to_ms < PAUSE_MS
     return steps[1].from_ms if follows else steps[0].to_ms
 

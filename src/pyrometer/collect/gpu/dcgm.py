@@ -257,7 +257,7 @@ class Dcgm:
     def _of_slots(
         self, values: Values, rows: SampleRows, nodes: list[str], spans: list[tuple[int, int]]
     ) -> list[tuple[Any, ...]]:
-        """What changed about slots: their boards and errors."""
+        """The changes of slots: their boards and errors."""
         return self._slots.take([*boards_seen(values.addresses, nodes, spans), *xids_seen(rows)])
 
     def _node_uid(self, address: SlotAddress) -> str:

@@ -1,4 +1,4 @@
-"""A GPU as telemetry names it, whatever its vendor and exporter: its address, and the pod that uses it."""
+"""A GPU in telemetry of any vendor and exporter: its address, and the pod that uses it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyrometer.model.records import WHOLE_DEVICE
 
 @dataclass(frozen=True, slots=True, eq=False)  # one per block of labels: compared by identity, which is fast
 class SlotAddress:
-    """The device that the labels of a series name, and who uses it."""
+    """The device that the labels of a series name, and its user."""
 
     hosts: tuple[str, ...]  # names of its machine, the best one first
     slot_index: int
@@ -30,7 +30,7 @@ class SlotAddress:
 
 
 class DeviceUse(NamedTuple):
-    """Who uses a device according to an exporter's labels: minutes late, absent when the kubelet does not answer."""
+    """The user of a device in an exporter's labels: late by minutes, and absent while the kubelet does not answer."""
 
     node_uid: str
     slot_index: int
