@@ -24,72 +24,80 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from test_killed import COMMANDS, folders_to_harm  # noqa: E402
-
 from pyrometer.account.checks.check_list import problems  # noqa: E402
 from pyrometer.store import Store  # noqa: E402
-from tests.support.crashing_process import Faults  # noqa: E402 - beside the tests
-from tests.support.fault_harness import Counts, Sender, Served, compare, deliveries, look, prepared, undisturbed  # noqa: E402
-from tests.support.kills import NOBODY, Killed, Scene, every_step  # noqa: E402
+from tests.faults.test_killed import COMMANDS, folders_to_harm  # noqa: E402
+from tests.support.crashing_process import Faults  # noqa: E402 - next to the tests
+from tests.support.fault_harness import (  # noqa: E402
+    Counts,
+    Sender,
+    ServerProcess,
+    compare,
+    deliveries,
+    prepare_folder,
+    read_folder,
+    run_without_faults,
+)
+from tests.support.kills import NO_KILLS, KillResult, KillScenario, kill_at_every_step  # noqa: E402
 
 Row = tuple[str, Counts, Counter[str]]
 
 
-def killed_at_every_step(scene: Scene, every: int) -> Row:
+def killed_at_every_step(scene: KillScenario, every: int) -> Row:
     """A server that takes, stores, seals and accounts, killed before each of its steps."""
-    killed, step = NOBODY, 0
-    while (one := scene.server_dies_at(step)) is not None:
+    killed, step = NO_KILLS, 0
+    while (one := scene.kill_server_at(step)) is not None:
         killed, step = killed.plus(one), step + every
     return "server, before each of its steps", killed.counts, killed.steps
 
 
-def killed_opening_again(scene: Scene, every: int) -> Row:
+def killed_opening_again(scene: KillScenario, every: int) -> Row:
     """Killed with its inbox full, and again before each step of the next start."""
-    killed = NOBODY
+    killed = NO_KILLS
     for step in range(0, 60, every):
-        killed = killed.plus(scene.server_dies_at(90, step) or NOBODY)
+        killed = killed.plus(scene.kill_server_at(90, step) or NO_KILLS)
     return "server, killed again while it opens", killed.counts, killed.steps
 
 
-def killed_at_random(scene: Scene, times: int) -> Row:
+def killed_at_random(scene: KillScenario, times: int) -> Row:
     """Servers killed at random moments, three in a row."""
-    killed: Killed = NOBODY
+    killed: KillResult = NO_KILLS
     for seed in range(times):
-        killed = killed.plus(scene.server_dies_sometime(random.Random(seed)))
+        killed = killed.plus(scene.kill_server_at_random(random.Random(seed)))
     return "server, at random moments", killed.counts, killed.steps
 
 
-def commands_at_every_step(scene: Scene, every: int) -> Iterator[Row]:
+def commands_at_every_step(scene: KillScenario, every: int) -> Iterator[Row]:
     """Commands that change a folder, killed before each step, and run again."""
     for name, (harm, arguments) in COMMANDS.items():
-        killed, _ = every_step(
+        killed, _ = kill_at_every_step(
             folders_to_harm(scene, harm),
             arguments,
-            lambda folder: compare(look(folder), scene.twin, set()),
+            lambda folder: compare(read_folder(folder), scene.twin, set()),
             every=every,
         )
         yield f"command: {name}", killed.counts, killed.steps
 
 
-def full_disks(scene: Scene, times: int) -> Row:
+def full_disks(scene: KillScenario, times: int) -> Row:
     """A disk that fills up at random moments while a server takes and stores, and has room again."""
     counts = Counts()
     for seed in range(times):
         chance = random.Random(seed)
         folder, sender = scene.folder(), Sender(scene.load)
-        with Served(folder, faults=Faults(checkpoint_bytes=20_000)) as served:
-            for most_bytes in (chance.choice([0, 1_000, 60_000, 300_000]), resource.RLIM_INFINITY):
+        with ServerProcess(folder, faults=Faults(checkpoint_bytes=20_000)) as served:
+            for max_file_bytes in (chance.choice([0, 1_000, 60_000, 300_000]), resource.RLIM_INFINITY):
                 sender.send(served.client, most=chance.randint(1, 6))
-                resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+                resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (max_file_bytes, resource.RLIM_INFINITY))
                 sender.send(served.client, most=2)
                 time.sleep(chance.uniform(0, 0.5))  # so that it also has to store and to build
             assert sender.send(served.client), served.log
-        counts = counts.plus(compare(look(folder), scene.twin, sender.acknowledged))
+        counts = counts.plus(compare(read_folder(folder), scene.twin, sender.acknowledged))
         shutil.rmtree(folder)
     return "full disk, and room again", counts, Counter()
 
 
-def flipped_bits(scene: Scene, times: int) -> Row:
+def flipped_bits(scene: KillScenario, times: int) -> Row:
     """One bit of one part at a time; wrong: those that `check` does not find."""
     folder = scene.scratch / "twin"
     chance, unfound = random.Random(0), 0
@@ -117,8 +125,8 @@ def main() -> None:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
         load = deliveries(30, 10)
-        twin = undisturbed(Path(scratch) / "twin", load)
-        scene = Scene(Path(scratch), prepared(Path(scratch) / "before"), load, twin)
+        twin = run_without_faults(Path(scratch) / "twin", load)
+        scene = KillScenario(Path(scratch), prepare_folder(Path(scratch) / "before"), load, twin)
         rows: list[Row] = []
         print(f"{'':38}{'faults':>8}{'acked':>9}{'lost':>6}{'doubled':>9}{'unlike':>8}{'wrong':>7}", flush=True)
         for make in (

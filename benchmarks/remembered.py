@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from pyrometer.answers.score import truth_window
 from pyrometer.simulate.night import simulate
 from pyrometer.store import Store
-from tests.support.exposed_night import Exposed
+from tests.support.exposed_night import NightScrapes
 from tests.support.prometheus_servers import prometheus, victoria
 
 EVERY_MS = 60_000
@@ -40,7 +40,7 @@ def main() -> None:
         with Store(folder / "night", create=True) as store:
             truth = simulate(store, "gpu_only", seed=1, gpus=args.gpus, hours=args.hours)
             window = truth_window(truth)
-            lines = list(Exposed(store, *window, every_ms=EVERY_MS, honor_labels=True).lines())
+            lines = list(NightScrapes(store, *window, every_ms=EVERY_MS, honor_labels=True).lines())
         print(f"{args.gpus:,} GPUs x {args.hours} h: {len(lines):,} samples, one a minute")
         for name, start in (("prometheus", prometheus), ("victoria-metrics", victoria)):
             if shutil.which(name) is None:

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from tests.support.soak_days import KEPT_DAYS, Held, days, slope  # noqa: E402 - beside the tests
+from tests.support.soak_days import KEPT_DAYS, ResourceUse, simulate_days, slope  # noqa: E402 - beside the tests
 
 # What a day may add: an allocator breathes, and objects of a day are kept as files of their own for ever.
 FLAT = {
@@ -34,12 +34,12 @@ FLAT = {
 }
 
 
-async def live(count: int, minutes: int) -> list[Held]:
+async def live(count: int, minutes: int) -> list[ResourceUse]:
     """A line a day."""
     found = []
     print(f"{'day':>4}{'RSS MiB':>9}{'fds':>5}{'threads':>9}{'temp tables':>13}{'files':>7}{'DB KiB':>8}{'WAL KiB':>9}")
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        async for one in days(Path(folder) / "data", count, minutes):
+        async for one in simulate_days(Path(folder) / "data", count, minutes):
             found.append(one)
             print(
                 f"{one.day:4}{one.rss_kib / 1024:9.1f}{one.descriptors:5}{one.threads:9}{one.temporary_tables:13}"

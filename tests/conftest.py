@@ -16,11 +16,11 @@ import duckdb
 import pytest
 from hypothesis import settings
 
-from tests.support.effort import STEADY, THOROUGH
+from tests.support.effort import DETERMINISTIC, THOROUGH
 
 # Property tests look at the same examples every time, so that a green run stays green;
 # `--hypothesis-profile=explore` looks further.
-settings.register_profile("steady", derandomize=STEADY, deadline=None, max_examples=100 if THOROUGH else 40)
+settings.register_profile("steady", derandomize=DETERMINISTIC, deadline=None, max_examples=100 if THOROUGH else 40)
 settings.register_profile("explore", max_examples=500, deadline=None)
 settings.load_profile("steady")
 

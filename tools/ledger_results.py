@@ -61,11 +61,13 @@ def make_facts() -> None:
     from pyrometer.simulate.night import simulate
 
     sys.path.append(str(FOLDER.parents[2]))
-    from tests.support.histories import Maker, named
+    from tests.support.histories import HistoryMaker, with_prefix
 
-    histories = [Maker(random.Random(f"rules {seed}")).history() for seed in range(HISTORIES)]
+    histories = [HistoryMaker(random.Random(f"rules {seed}")).history() for seed in range(HISTORIES)]
     with _store() as store:
-        records = [named(f"{number}/", one) for number, history in enumerate(histories) for one in history.records]
+        records = [
+            with_prefix(f"{number}/", one) for number, history in enumerate(histories) for one in history.records
+        ]
         store.append(*([one for one in records if type(one) is kind] for kind in {type(one) for one in records}))
         _freeze(store, "histories")
     with _store() as store:

@@ -18,7 +18,7 @@ from pyrometer.act.notification_state import Notice
 from pyrometer.act.notification_texts import MessageContext, facts_of
 from pyrometer.act.notifier import Notifier
 from pyrometer.model.settings import Settings
-from tests.support.made_findings import Seen, finding
+from tests.support.made_findings import FindingHistory, finding
 from tests.support.prometheus_servers import Server
 from tests.support.webhook_receiver import Receiver, receiving
 
@@ -70,7 +70,7 @@ def test_finding_is_one_alert_from_start_to_end(
 ) -> None:
     monkeypatch.setattr(alertmanager, "MOST_AT_ONCE", 1)
     settings = Settings(alertmanager_urls=(f"{manager.url}/",), public_url="https://burn.example.com")
-    seen = Seen()
+    seen = FindingHistory()
 
     def alerts() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = httpx.get(f"{manager.url}/api/v2/alerts").json()
@@ -146,7 +146,7 @@ def test_alertmanager_token_is_sent_and_never_logged(tmp_path: Path, caplog: pyt
 
         async def test() -> None:
             notifier = Notifier(settings, tmp_path, nothing)
-            await notifier.update(Seen().look(60, finding()))
+            await notifier.update(FindingHistory().look(60, finding()))
             task = asyncio.create_task(notifier.run())
             await asyncio.to_thread(receiver.wait)
             notifier._alerts[url].set()

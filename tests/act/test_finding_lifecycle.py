@@ -26,7 +26,7 @@ from pyrometer.simulate.replay import replay
 from pyrometer.store import Store
 from tests.support import clusters
 from tests.support.effort import THOROUGH
-from tests.support.made_findings import Seen, finding
+from tests.support.made_findings import FindingHistory, finding
 
 MINUTE = 60_000
 BEGIN_MS = clusters.START_MS
@@ -208,13 +208,13 @@ def looked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_hang_keeps_its_id_while_the_window_moves(looked: dict[str, Any]) -> None:
     names, begun = defaultdict(set), defaultdict(set)
     for answered in looked["answers"]:
-        for hang in clusters.found("hang", answered):
+        for hang in clusters.findings_of("hang", answered):
             names[hang["workload"]["name"]].add(hang["id"])
             begun[hang["workload"]["name"]].add(hang["from"])
     assert {len(ids) for ids in names.values()} == {1}
     assert len(names) == 2
     assert max(map(len, begun.values())) > 2  # one began before the window, which moves
-    assert {hang["seen"] is None for hang in clusters.found("hang", looked["answers"][-1])} == {False}
+    assert {hang["seen"] is None for hang in clusters.findings_of("hang", looked["answers"][-1])} == {False}
 
 
 @pytest.mark.heavy
@@ -228,7 +228,9 @@ def test_finding_is_stored_at_its_start_and_end_with_its_total_cost(looked: dict
     assert (opened.over_ms, over.over_ms, summed_up.over_ms) == (None, over.time_ms, over.time_ms)
     assert opened.seen_ms == over.seen_ms == summed_up.seen_ms == opened.time_ms
     assert opened.from_ms == over.from_ms == summed_up.from_ms
-    truth = {one["workload"]["uid"]: one["gpu_ms"] for one in clusters.found("hang", {"findings": looked["truth"]})}
+    truth = {
+        one["workload"]["uid"]: one["gpu_ms"] for one in clusters.findings_of("hang", {"findings": looked["truth"]})
+    }
     for owner, life in hangs.items():  # the total cost, although each window had at most one hour
         assert abs(life[-1].gpu_ms - truth[owner]) < 0.05 * truth[owner]
     assert max(truth.values()) > 1.2 * over.gpu_ms
@@ -237,7 +239,7 @@ def test_finding_is_stored_at_its_start_and_end_with_its_total_cost(looked: dict
 
 def test_intermittent_finding_stays_open():
     """A crash loop whose attempts live for a quarter of an hour: it is reported once, not at every crash."""
-    seen = Seen()
+    seen = FindingHistory()
     for at_min in range(30, 150, 15):
         crash = finding(cause="crash_loop", to=at_min)
         for minute in (at_min, at_min + 14):

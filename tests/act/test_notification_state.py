@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyrometer.act import notification_state
 from pyrometer.act.notification_state import NotificationState
 from tests.support.effort import THOROUGH
-from tests.support.made_findings import Seen, finding
+from tests.support.made_findings import FindingHistory, finding
 
 LEAST = 20_000_000
 # from when to when, in minutes, and what a minute costs
@@ -27,7 +27,7 @@ STORY = re.compile(r"(opened( grown)*( over)?|found)?")
 def test_each_finding_is_sent_once_at_its_start_and_end(
     episodes: list[tuple[int, int, float]], data: st.DataObject
 ) -> None:
-    seen, stories = Seen(), defaultdict(list)
+    seen, stories = FindingHistory(), defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         state = NotificationState(Path(folder), LEAST)
         for minute in range(0, 130, 5):
@@ -60,13 +60,13 @@ def test_unreadable_state_starts_empty_without_old_notifications(tmp_path: Path)
     for broken in ("", "{", "[]", '{"findings": {"a": {"nonsense": 1}}, "reports": {}}'):
         (tmp_path / notification_state.FILE).write_text(broken)
         state = NotificationState(tmp_path, LEAST)
-        assert state.update(Seen().look(90, finding(to=60)), 0, has_receiver=True)
+        assert state.update(FindingHistory().look(90, finding(to=60)), 0, has_receiver=True)
         assert state.due() == []
 
 
 def test_finding_that_the_store_lost_is_over(tmp_path: Path) -> None:
     state = NotificationState(tmp_path, LEAST)
-    state.update(Seen().look(60, finding()), 0, has_receiver=True)
+    state.update(FindingHistory().look(60, finding()), 0, has_receiver=True)
     state.mark_sent(state.due())
     state.update([], 1000, has_receiver=True)
     ((kind, one),) = state.due()
@@ -80,7 +80,9 @@ def test_notification_state_has_a_limited_size(tmp_path: Path, monkeypatch) -> N
     monkeypatch.setattr(notification_state, "MAX_NOTICES", 3)
     state = NotificationState(tmp_path, LEAST)
     state.update(
-        Seen().look(60, *(finding(f"job-{number}", to=50 + number) for number in range(9))), 0, has_receiver=True
+        FindingHistory().look(60, *(finding(f"job-{number}", to=50 + number) for number in range(9))),
+        0,
+        has_receiver=True,
     )
     assert sorted(state.entries) == ["job-6", "job-7", "job-8"]
 
@@ -90,5 +92,5 @@ def test_growth_without_a_price_is_measured_in_gpu_hours(tmp_path: Path) -> None
     free = {"usd_micro": None}
     hours_ms = 3_600_000
     found = [finding(f"job-{hours}", gpu_ms=hours * hours_ms, **free) for hours in (9, 10)]
-    state.update(Seen().look(60, *found), 0, has_receiver=True)
+    state.update(FindingHistory().look(60, *found), 0, has_receiver=True)
     assert [one.facts["id"] for _, one in state.due()] == ["job-10"]

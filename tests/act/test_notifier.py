@@ -16,7 +16,7 @@ from pyrometer.act import notifier as notifying
 from pyrometer.act.notifier import Notifier, receivers
 from pyrometer.model.settings import SettingError, Settings
 from tests.support import clusters
-from tests.support.made_findings import Seen, finding
+from tests.support.made_findings import FindingHistory, finding
 from tests.support.webhook_receiver import SECRET, Receiver, receiving
 
 Wait = Callable[[int], Awaitable[None]]
@@ -70,7 +70,7 @@ def run_notifier(
 
 
 def test_notifier_sends_one_message_at_the_start_and_one_at_the_end(tmp_path: Path, receiver: Receiver) -> None:
-    seen = Seen()
+    seen = FindingHistory()
 
     async def during(notifier: Notifier, wait: Wait) -> None:
         await notifier.update(seen.look(60, finding(usd=50)))
@@ -95,7 +95,7 @@ def test_notifier_sends_one_message_at_the_start_and_one_at_the_end(tmp_path: Pa
 
 
 def test_notifier_sends_cheap_findings_after_growth_and_hangs_at_once(tmp_path: Path, receiver: Receiver) -> None:
-    seen = Seen()
+    seen = FindingHistory()
 
     async def during(notifier: Notifier, wait: Wait) -> None:
         await notifier.update(
@@ -120,7 +120,7 @@ def test_notifier_sends_cheap_findings_after_growth_and_hangs_at_once(tmp_path: 
 
 
 def test_notifier_sends_one_message_for_a_finding_that_already_ended(tmp_path: Path, receiver: Receiver) -> None:
-    seen = Seen()
+    seen = FindingHistory()
     settings = configured(tmp_path, receiver.url)
 
     async def during(notifier: Notifier, wait: Wait) -> None:
@@ -133,7 +133,7 @@ def test_notifier_sends_one_message_for_a_finding_that_already_ended(tmp_path: P
 
 
 def test_notifier_restart_repeats_and_loses_nothing(tmp_path: Path, receiver: Receiver) -> None:
-    seen = Seen()
+    seen = FindingHistory()
     settings = configured(tmp_path, receiver.url)
 
     async def opens(notifier: Notifier, wait: Wait) -> None:
@@ -154,7 +154,7 @@ def test_notifier_restart_repeats_and_loses_nothing(tmp_path: Path, receiver: Re
 
 
 def test_unavailable_receiver_blocks_nothing_and_gets_the_end(tmp_path: Path) -> None:
-    seen = Seen()
+    seen = FindingHistory()
     with receiving() as first:
         settings = configured(tmp_path, first.url)
         port = int(first.url.split("/")[2].rpartition(":")[2])
@@ -186,7 +186,7 @@ def test_notifier_obeys_retry_after_and_drops_only_rejected_messages(
         await sleep(0)
 
     monkeypatch.setattr(notifying.asyncio, "sleep", asleep)
-    seen = Seen()
+    seen = FindingHistory()
     receiver.answers = [
         (500, {}, f"<html>{SECRET}</html>".encode()),
         (302, {"Location": "http://127.0.0.1:1/elsewhere"}, b""),
@@ -218,7 +218,7 @@ def test_notifier_combines_many_findings_into_one_message(
     tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifying, "MAX_MESSAGES_PER_MINUTE", 3)
-    seen = Seen()
+    seen = FindingHistory()
 
     async def during(notifier: Notifier, wait: Wait) -> None:
         await notifier.update(seen.look(60, *(finding(f"job-{number:02}", usd=100 + number) for number in range(20))))
@@ -235,7 +235,7 @@ def test_notifier_combines_many_findings_into_one_message(
 
 
 def test_json_webhook_has_the_fields_of_the_finding(tmp_path: Path, receiver: Receiver) -> None:
-    seen = Seen()
+    seen = FindingHistory()
 
     async def during(notifier: Notifier, wait: Wait) -> None:
         await notifier.update(seen.look(60, finding(usd=50)))
@@ -252,7 +252,7 @@ def test_json_webhook_has_the_fields_of_the_finding(tmp_path: Path, receiver: Re
 def test_morning_report_is_written_and_sent_once_per_day(tmp_path: Path, receiver: Receiver) -> None:
     settings = configured(tmp_path, receiver.url, report_at="07:00", report_file="reports/%Y-%m-%d.html")
     windows: list[tuple[str, str]] = []
-    burned = clusters.told(tmp_path / "night", [*clusters.cluster(), *clusters.job()])
+    burned = clusters.explain(tmp_path / "night", [*clusters.cluster(), *clusters.job()])
     findings = [finding(f"job-{number}", usd=100 - number, gpu_hours=1.0, ongoing=False) for number in range(5)]
 
     async def night(since: str, until: str) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def test_morning_report_is_written_and_sent_once_per_day(tmp_path: Path, receive
 def test_notifier_is_off_without_configuration(tmp_path: Path) -> None:
     async def test() -> None:
         notifier = Notifier(Settings(), tmp_path, nothing)
-        await notifier.update(Seen().look(60, finding()))
+        await notifier.update(FindingHistory().look(60, finding()))
         await asyncio.wait_for(notifier.run(), 5)  # there is nothing to run
         assert not notifier.is_on
 
@@ -297,7 +297,7 @@ def test_notifier_is_off_without_configuration(tmp_path: Path) -> None:
 def test_notifier_sends_even_if_its_state_cannot_be_written(
     tmp_path: Path, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen = Seen()
+    seen = FindingHistory()
     (tmp_path / "told.json.tmp").mkdir()  # in the way
 
     async def during(notifier: Notifier, wait: Wait) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.traced_run import Trained
+from tests.support.traced_run import TrainingRecords
 
 
 @pytest.fixture(scope="module")
 def trained():
     """A run as the SDK sends it."""
-    return Trained()
+    return TrainingRecords()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from pyrometer.model.records import Price
 from pyrometer.store import Store
 from tests.support import clusters
 from tests.support.server_process import serving
-from tests.support.traced_run import Trained
+from tests.support.traced_run import TrainingRecords
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 
@@ -176,12 +176,12 @@ def unpriced_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def trained() -> Trained:
-    return Trained()
+def trained() -> TrainingRecords:
+    return TrainingRecords()
 
 
 @pytest.fixture(scope="session")
-def trained_url(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def trained_url(trained: TrainingRecords, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One run, traced and with its data: two attempts, a slow rank."""
     folder = tmp_path_factory.mktemp("browser-trained")
     trained.store(folder).close()

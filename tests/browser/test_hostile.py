@@ -14,7 +14,7 @@ from pyrometer.model.records import Batch, Metric, Span
 from pyrometer.store import Store
 from tests.support import clusters
 from tests.support.server_process import serving
-from tests.support.traced_run import RUN, Trained
+from tests.support.traced_run import RUN, TrainingRecords
 
 ATTACK = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script><b>\"'"
 # Fields that people choose.
@@ -48,7 +48,7 @@ def hostile(record: Any) -> Any:
 @pytest.fixture(scope="module")
 def hostile_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("hostile")
-    records = [*Trained().records]
+    records = [*TrainingRecords().records]
     records += [*clusters.cluster(), *clusters.job("llama", user="mallory", queue="queue"), *clusters.run()]
     records += [*clusters.all_ranks(0, 40), *clusters.steps(0, 40, 41)]
     with Store(folder, create=True) as store:

@@ -14,10 +14,10 @@ from pyrometer.model.records import Event, Pod, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from tests.support import clusters
-from tests.support.clusters import MINUTE, all_ranks, at, cluster, event, interval, job, minutes, pod, run, told
+from tests.support.clusters import MINUTE, all_ranks, at, cluster, event, explain, interval, job, minutes, pod, run
 
-found = partial(clusters.found, "crash_loop")
-only = partial(clusters.only, "crash_loop")
+found = partial(clusters.findings_of, "crash_loop")
+only = partial(clusters.only_finding, "crash_loop")
 
 
 class TestWithTheSdk:
@@ -41,7 +41,7 @@ class TestWithTheSdk:
         return records
 
     def test_three_without_a_step(self, tmp_path):
-        (finding,) = told(tmp_path, self.loop(3))["findings"]
+        (finding,) = explain(tmp_path, self.loop(3))["findings"]
         assert finding["cause"] == "crash_loop"
         assert interval(finding) == minutes(0, 30)
         assert finding["gpu_ms"] == 4 * 30 * MINUTE
@@ -55,25 +55,25 @@ class TestWithTheSdk:
         assert finding["what_if"]["saved_gpu_ms"] == 0  # with the third it is one, and there was no fourth
 
     def test_steps_that_were_lost_each_time(self, tmp_path):
-        (finding,) = told(tmp_path, self.loop(4, steps_min=4))["findings"]
+        (finding,) = explain(tmp_path, self.loop(4, steps_min=4))["findings"]
         assert interval(finding) == minutes(0, 40)
         assert finding["gpu_ms"] == 4 * 40 * MINUTE  # startup and lost work
         assert finding["evidence"][0].startswith("no attempt got past the step it started from")
         assert finding["what_if"]["saved_gpu_ms"] == 4 * 10 * MINUTE  # all of the fourth
 
     def test_two_are_not_enough(self, tmp_path):
-        assert found(told(tmp_path, self.loop(2))) == []
+        assert found(explain(tmp_path, self.loop(2))) == []
 
     def test_failures_with_progress_are_none(self, tmp_path):
-        assert found(told(tmp_path, self.loop(4, steps_min=4, progress=200))) == []
+        assert found(explain(tmp_path, self.loop(4, steps_min=4, progress=200))) == []
 
     def test_running_out_of_memory_is_told_as_that(self, tmp_path):
-        findings = told(tmp_path, self.loop(3, error="OutOfMemoryError"))["findings"]
+        findings = explain(tmp_path, self.loop(3, error="OutOfMemoryError"))["findings"]
         assert [f["cause"] for f in findings] == ["out_of_memory"]
 
     def test_being_preempted_is_none(self, tmp_path):
         evictions = [Event(at(10 * n), "preempted", pod_uid="llama-0") for n in (1, 2, 3)]
-        assert found(told(tmp_path, [*self.loop(3), *evictions])) == []
+        assert found(explain(tmp_path, [*self.loop(3), *evictions])) == []
 
     def test_a_window_cuts_it_and_still_counts_what_was_before(self, tmp_path):
         with Store(tmp_path, create=True) as store:
@@ -86,7 +86,7 @@ class TestWithTheSdk:
             assert found(why(store, TimeRange(at(40), at(60)), Settings(), zone=UTC)) == []
 
     def test_unpriced(self, tmp_path):
-        finding = only(told(tmp_path, [r for r in self.loop(3) if not isinstance(r, Price)]))
+        finding = only(explain(tmp_path, [r for r in self.loop(3) if not isinstance(r, Price)]))
         assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 30 * MINUTE)
 
 
@@ -112,7 +112,7 @@ class TestWithKubernetesAlone:
 
     @pytest.mark.parametrize("numbered", [True, False])
     def test_short_lives(self, tmp_path, numbered):
-        finding = only(told(tmp_path, [*cluster(), *self.pods([8, 9, 10], numbered=numbered)]))
+        finding = only(explain(tmp_path, [*cluster(), *self.pods([8, 9, 10], numbered=numbered)]))
         assert interval(finding) == minutes(0, 31)
         assert finding["gpu_ms"] == 2 * (8 + 9 + 10) * MINUTE  # what ran unseen as well: it came to nothing
         assert finding["evidence"][0] == "each attempt lasted about 9 min, the longest 10 min"
@@ -120,10 +120,10 @@ class TestWithKubernetesAlone:
         assert finding["confidence"] < 0.9
 
     def test_a_long_life_between_them_breaks_the_row(self, tmp_path):
-        assert found(told(tmp_path, [*cluster(), *self.pods([8, 9, 45, 10, 9])])) == []
+        assert found(explain(tmp_path, [*cluster(), *self.pods([8, 9, 45, 10, 9])])) == []
 
     def test_pods_that_succeed_one_after_the_other_are_none(self, tmp_path):
-        assert found(told(tmp_path, [*cluster(), *self.pods([8, 9, 10], phase="Succeeded")])) == []
+        assert found(explain(tmp_path, [*cluster(), *self.pods([8, 9, 10], phase="Succeeded")])) == []
 
     def parts(self, *parts, **of_workload):
         """Pods that fail one after the other; each works on an index of its job, or on a step of its pipeline."""
@@ -134,28 +134,28 @@ class TestWithKubernetesAlone:
 
     @pytest.mark.parametrize("parts", [(0, 1, 2, 3), ("load", "train", "test"), (0, 0, 1, 1)])
     def test_parts_of_a_job_that_fail_each_for_itself_are_none(self, tmp_path, parts):
-        assert found(told(tmp_path, [*cluster(), *self.parts(*parts)])) == []
+        assert found(explain(tmp_path, [*cluster(), *self.parts(*parts)])) == []
 
     @pytest.mark.parametrize("parts", [(2, 2, 2), ("train", "train", "train")])
     def test_a_part_that_is_tried_again_and_again(self, tmp_path, parts):
-        assert only(told(tmp_path, [*cluster(), *self.parts(*parts)]))["gpu_ms"] == 2 * 3 * 5 * MINUTE
+        assert only(explain(tmp_path, [*cluster(), *self.parts(*parts)]))["gpu_ms"] == 2 * 3 * 5 * MINUTE
 
     def test_parts_of_which_each_is_tried_again(self, tmp_path):
-        both = found(told(tmp_path, [*cluster(), *self.parts(0, 1, 0, 1, 0, 1)]))
+        both = found(explain(tmp_path, [*cluster(), *self.parts(0, 1, 0, 1, 0, 1)]))
         assert [one["gpu_ms"] for one in both] == [2 * 3 * 5 * MINUTE] * 2
 
     def test_a_gang_fails_whichever_of_its_pods_is_still_there(self, tmp_path):
         """While nobody watched: the others of each attempt were deleted, and were not seen."""
         unseen = Event(at(0) - MINUTE, "watch_gap", 60 * MINUTE, "test")
         records = [*cluster(), *self.parts(0, 3, 1, gang_pods=4), unseen]
-        assert only(told(tmp_path, records))["gpu_ms"] == 2 * 3 * 5 * MINUTE
+        assert only(explain(tmp_path, records))["gpu_ms"] == 2 * 3 * 5 * MINUTE
 
     def test_pods_that_fail_side_by_side_are_one_attempt(self, tmp_path):
         records = [Workload(at(0), "test", "llama", "Job", "ml", "llama", team="nlp")]
         for number in range(4):
             for r in pod(f"llama-{number}", "llama", f"n{number}", to_min=20):
                 records.append(r._replace(phase="Failed", started_ms=at(19)) if isinstance(r, Pod) else r)
-        assert found(told(tmp_path, [*cluster(nodes=4), *records])) == []
+        assert found(explain(tmp_path, [*cluster(nodes=4), *records])) == []
 
     def restarts(self, *lives, reason="Error", waits=5):
         """A pod that restarts its containers: each lives for some minutes, and is waited for for some more."""
@@ -167,23 +167,23 @@ class TestWithKubernetesAlone:
         return [*cluster(), *job(pods=1), *records]
 
     def test_containers_that_are_restarted_in_their_pod(self, tmp_path):
-        finding = only(told(tmp_path, self.restarts(2, 3, 2, 3)))
+        finding = only(explain(tmp_path, self.restarts(2, 3, 2, 3)))
         assert interval(finding) == minutes(0, 25)  # the life after the last restart goes on
         assert finding["gpu_ms"] == 2 * 25 * MINUTE  # what ran unseen, and what was waited for the next container
         assert finding["evidence"][1] == "its pods ended with Error"
 
     def test_containers_that_live_long_or_end_well_are_none(self, tmp_path):
-        assert found(told(tmp_path / "long", self.restarts(32, 33))) == []
-        assert found(told(tmp_path / "well", self.restarts(2, 3, 2, 3, reason="Completed"))) == []
+        assert found(explain(tmp_path / "long", self.restarts(32, 33))) == []
+        assert found(explain(tmp_path / "well", self.restarts(2, 3, 2, 3, reason="Completed"))) == []
 
     def test_containers_that_memory_killed_are_told_as_such(self, tmp_path):
-        answer = told(tmp_path, self.restarts(2, 3, 2, 3, reason="OOMKilled"))
+        answer = explain(tmp_path, self.restarts(2, 3, 2, 3, reason="OOMKilled"))
         assert found(answer) == []
         assert [f["cause"] for f in answer["findings"]] == ["out_of_memory"]
 
     def test_two_workloads_at_once(self, tmp_path):
         records = [*self.pods([8, 9, 10]), *self.pods([5, 5, 5, 5, 20], workload="bert", node="n1")]
-        findings = found(told(tmp_path, [*cluster(), *records]))
+        findings = found(explain(tmp_path, [*cluster(), *records]))
         assert {f["workload"]["name"]: f["gpu_ms"] for f in findings} == {
             "llama": 2 * 27 * MINUTE,
             "bert": 2 * (4 * 5 + 20) * MINUTE,
@@ -191,4 +191,4 @@ class TestWithKubernetesAlone:
 
 
 def test_a_healthy_night_has_none(tmp_path):
-    assert told(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120)])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120)])["findings"] == []

@@ -15,7 +15,7 @@ from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from tests.support import clusters
-from tests.support.clusters import MINUTE, START_MS, at, cluster, interval, job, minutes, pod, run, steps, told
+from tests.support.clusters import MINUTE, START_MS, at, cluster, explain, interval, job, minutes, pod, run, steps
 
 # As measured on an H200: the power cap is felt while it trains, and no longer when the numbers are NaN.
 TRAINS = {
@@ -44,8 +44,8 @@ EVALUATES = TRAINS | {
 NOISE = {"power_w": 7, "sm_active_permille": 10, "tensor_active_permille": 4, "dram_active_permille": 6}
 
 
-found = partial(clusters.found, "diverged_suspected")
-only = partial(clusters.only, "diverged_suspected")
+found = partial(clusters.findings_of, "diverged_suspected")
+only = partial(clusters.only_finding, "diverged_suspected")
 
 
 def telemetry(*phases, node="n0", slot=0, every_s=30, seed=1):
@@ -72,7 +72,7 @@ def night(*phases, **more):
 
 @pytest.mark.parametrize("every_s", [10, 30, 60])
 def test_less_power_for_the_same_activity(tmp_path, every_s):
-    (finding,) = told(tmp_path, night((0, 47, TRAINS), (47, 120, ON_NAN), every_s=every_s))["findings"]
+    (finding,) = explain(tmp_path, night((0, 47, TRAINS), (47, 120, ON_NAN), every_s=every_s))["findings"]
     assert finding["cause"] == "diverged_suspected"
     assert interval(finding) == minutes(47, 120)
     assert finding["gpu_ms"] == 4 * 73 * MINUTE
@@ -96,15 +96,15 @@ def test_activity_that_goes_up_and_down_does_not_hide_it(tmp_path, shares):
         return look | drawn | {name: round(look[name] * share) for name in look if name.endswith("_permille")}
 
     phases = [(10 * n, 10 * n + 10, at_share(TRAINS if n < 6 else ON_NAN, share)) for n, share in enumerate(shares)]
-    (finding,) = told(tmp_path / "nan", night(*phases))["findings"]
+    (finding,) = explain(tmp_path / "nan", night(*phases))["findings"]
     assert finding["cause"] == "diverged_suspected"
     assert interval(finding) == minutes(60, 120)
     steady = [(from_min, to_min, at_share(TRAINS, shares[n])) for n, (from_min, to_min, _) in enumerate(phases)]
-    assert told(tmp_path / "steady", night(*steady))["findings"] == []
+    assert explain(tmp_path / "steady", night(*steady))["findings"] == []
 
 
 def test_a_steady_run_is_none(tmp_path):
-    assert told(tmp_path, night((0, 120, TRAINS)))["findings"] == []
+    assert explain(tmp_path, night((0, 120, TRAINS)))["findings"] == []
 
 
 @pytest.mark.parametrize(
@@ -121,22 +121,22 @@ def test_a_steady_run_is_none(tmp_path):
 )
 def test_what_looks_like_it_and_is_not(tmp_path, after):
     before = TRAINS | {"throttle_reasons": 0}
-    assert found(told(tmp_path, night((0, 50, before), (50, 120, after)))) == []
+    assert found(explain(tmp_path, night((0, 50, before), (50, 120, after)))) == []
 
 
 def test_power_that_comes_back_is_none(tmp_path):
-    assert found(told(tmp_path, night((0, 40, TRAINS), (40, 70, ON_NAN), (70, 120, TRAINS)))) == []
+    assert found(explain(tmp_path, night((0, 40, TRAINS), (40, 70, ON_NAN), (70, 120, TRAINS)))) == []
 
 
 def test_power_that_falls_slowly_is_none(tmp_path):
     slowly = [(10 * n, 10 * n + 10, TRAINS | {"power_w": 674 - 20 * n}) for n in range(12)]
-    assert found(told(tmp_path, night(*slowly))) == []
+    assert found(explain(tmp_path, night(*slowly))) == []
 
 
 def test_evaluations_between_do_not_hide_it(tmp_path):
     phases = [(20 * n, 20 * n + 18, TRAINS if n < 3 else ON_NAN) for n in range(6)]
     phases += [(20 * n + 18, 20 * n + 20, EVALUATES if n < 3 else EVALUATES | {"power_w": 490}) for n in range(6)]
-    finding = only(told(tmp_path, night(*sorted(phases, key=lambda p: p[0]))))
+    finding = only(explain(tmp_path, night(*sorted(phases, key=lambda p: p[0]))))
     assert interval(finding) == minutes(60, 120)
 
 
@@ -145,7 +145,7 @@ def test_one_gpu_that_keeps_its_power_speaks_against_it(tmp_path):
     for number in range(4):
         after = TRAINS if number == 3 else ON_NAN
         records += telemetry((0, 50, TRAINS), (50, 120, after), node=f"n{number // 2}", slot=number % 2)
-    assert found(told(tmp_path, records)) == []
+    assert found(explain(tmp_path, records)) == []
 
 
 def test_it_ends_with_the_attempt(tmp_path):
@@ -155,7 +155,7 @@ def test_it_ends_with_the_attempt(tmp_path):
         *[p for n in (0, 1) for p in pod(f"again-{n}", "llama", f"n{n}", from_min=95, attempt=2)],
         *everywhere((0, 50, TRAINS), (50, 90, ON_NAN), (95, 120, TRAINS)),
     ]
-    assert interval(only(told(tmp_path, records))) == minutes(50, 90)
+    assert interval(only(explain(tmp_path, records))) == minutes(50, 90)
 
 
 def test_another_attempt_at_less_power_is_none(tmp_path):
@@ -165,7 +165,7 @@ def test_another_attempt_at_less_power_is_none(tmp_path):
         *[p for n in (0, 1) for p in pod(f"again-{n}", "llama", f"n{n}", from_min=60, attempt=2)],
         *everywhere((0, 60, TRAINS), (60, 120, ON_NAN)),
     ]
-    assert found(told(tmp_path, records)) == []
+    assert found(explain(tmp_path, records)) == []
 
 
 @pytest.mark.parametrize(
@@ -178,19 +178,19 @@ def test_another_attempt_at_less_power_is_none(tmp_path):
 )
 def test_without_the_evidence_it_is_silent(tmp_path, missing):
     blank = dict.fromkeys(missing)
-    assert found(told(tmp_path, night((0, 50, TRAINS | blank), (50, 120, ON_NAN | blank)))) == []
+    assert found(explain(tmp_path, night((0, 50, TRAINS | blank), (50, 120, ON_NAN | blank)))) == []
 
 
 def test_the_default_counters_of_the_exporter_are_enough(tmp_path):
     blank = {"sm_active_permille": None, "throttle_reasons": None}
-    finding = only(told(tmp_path, night((0, 50, TRAINS | blank), (50, 120, ON_NAN | blank))))
+    finding = only(explain(tmp_path, night((0, 50, TRAINS | blank), (50, 120, ON_NAN | blank))))
     assert interval(finding) == minutes(50, 120)
 
 
 def test_where_the_sdk_speaks_nobody_guesses(tmp_path):
     windows = [w for rank in range(4) for w in steps(rank, 0, 120, forward_ms=20_000, backward_ms=30_000)]
     records = [*night((0, 50, TRAINS), (50, 120, ON_NAN)), *run(), *windows]
-    assert found(told(tmp_path, records)) == []
+    assert found(explain(tmp_path, records)) == []
 
 
 def test_two_at_once(tmp_path):
@@ -200,7 +200,7 @@ def test_two_at_once(tmp_path):
         *pod("bert-0", "bert", "n2"),
         *[s for slot in (0, 1) for s in telemetry((0, 80, TRAINS), (80, 120, ON_NAN), node="n2", slot=slot)],
     ]
-    answer = told(tmp_path, [*night((0, 50, TRAINS), (50, 120, ON_NAN)), *more])
+    answer = explain(tmp_path, [*night((0, 50, TRAINS), (50, 120, ON_NAN)), *more])
     spent = {f["workload"]["name"]: (interval(f), f["gpu_ms"]) for f in found(answer)}
     assert spent == {"llama": (minutes(50, 120), 4 * 70 * MINUTE), "bert": (minutes(80, 120), 2 * 40 * MINUTE)}
 
@@ -217,5 +217,5 @@ def test_a_window_cuts_it(tmp_path):
 
 def test_unpriced(tmp_path):
     records = [r for r in night((0, 50, TRAINS), (50, 120, ON_NAN)) if not isinstance(r, Price)]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 70 * MINUTE)

@@ -12,7 +12,7 @@ from pyrometer.model.records import Event, Metric, Price, Run, StepWindow, Workl
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from tests.support import clusters
-from tests.support.clusters import at, cluster, interval, minutes, pod, told
+from tests.support.clusters import at, cluster, explain, interval, minutes, pod
 
 MINUTE = clusters.MINUTE
 
@@ -62,7 +62,7 @@ def only(answer):
 
 
 def test_the_later_of_two_is_found(tmp_path):
-    finding = only(told(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=20)]))
+    finding = only(explain(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=20)]))
     assert finding["workload"]["uid"] == "two"
     assert finding["culprit"] == {"run": "run-one"}
     assert interval(finding) == minutes(20, 120)
@@ -78,12 +78,12 @@ def test_the_later_of_two_is_found(tmp_path):
 @pytest.mark.parametrize("digest", ["d2", None, ""])
 def test_another_configuration_or_none_is_another_run(tmp_path, digest):
     records = [*training("one", "n0", digest=digest and "d1"), *training("two", "n1", digest=digest, from_min=20)]
-    assert told(tmp_path, [*cluster(), *records])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *records])["findings"] == []
 
 
 def test_what_has_succeeded_need_not_be_done_again(tmp_path):
     done = training("one", "n0", ended_min=30, outcome="succeeded")
-    finding = only(told(tmp_path, [*cluster(), *done, *training("two", "n1", from_min=40)]))
+    finding = only(explain(tmp_path, [*cluster(), *done, *training("two", "n1", from_min=40)]))
     assert interval(finding) == minutes(40, 120)
     assert finding["evidence"][1] == "one started at 20:00 and succeeded at 20:30"
 
@@ -91,12 +91,12 @@ def test_what_has_succeeded_need_not_be_done_again(tmp_path):
 @pytest.mark.parametrize("outcome", ["failed", "killed", None])
 def test_what_has_failed_may_be_tried_again(tmp_path, outcome):
     failed = training("one", "n0", ended_min=30, outcome=outcome)
-    assert told(tmp_path, [*cluster(), *failed, *training("two", "n1", from_min=40)])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *failed, *training("two", "n1", from_min=40)])["findings"] == []
 
 
 def test_once_the_earlier_has_failed_the_later_is_the_only_one(tmp_path):
     failed = training("one", "n0", ended_min=70, outcome="failed")
-    finding = only(told(tmp_path, [*cluster(), *failed, *training("two", "n1", from_min=20)]))
+    finding = only(explain(tmp_path, [*cluster(), *failed, *training("two", "n1", from_min=20)]))
     assert interval(finding) == minutes(20, 70)
     assert finding["gpu_ms"] == 2 * 50 * MINUTE
 
@@ -104,18 +104,20 @@ def test_once_the_earlier_has_failed_the_later_is_the_only_one(tmp_path):
 def test_another_attempt_of_a_run_is_none(tmp_path):
     first = training("one", "n0", ended_min=30, outcome="succeeded", run="run")
     again = training("two", "n1", from_min=40, run="run", attempt=2)
-    assert told(tmp_path, [*cluster(), *first, *again])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *first, *again])["findings"] == []
 
 
 def test_another_run_of_the_same_workload_is_none(tmp_path):
     first = training("one", "n0", workload="both")
-    assert told(tmp_path, [*cluster(), *first, *training("two", "n1", workload="both", from_min=40)])["findings"] == []
+    assert (
+        explain(tmp_path, [*cluster(), *first, *training("two", "n1", workload="both", from_min=40)])["findings"] == []
+    )
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_is_none(tmp_path):
     first = training("one", "n0", ended_min=30, outcome="succeeded")
     on = training("two", "n1", from_min=40, resumed_step=3000)
-    assert told(tmp_path, [*cluster(), *first, *on])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *first, *on])["findings"] == []
 
 
 def test_three_alike(tmp_path):
@@ -125,7 +127,7 @@ def test_three_alike(tmp_path):
         *training("two", "n1", from_min=20),
         *training("three", "n2", from_min=30),
     ]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert (finding["workload"]["uid"], finding["culprit"]) == ("three", {"run": "run-two"})
 
 
@@ -137,19 +139,19 @@ def test_two_pairs(tmp_path):
         *training("c", "n2", digest="d2"),
         *training("d", "n3", digest="d2", from_min=30),
     ]
-    found = {finding["workload"]["uid"]: finding["culprit"] for finding in told(tmp_path, records)["findings"]}
+    found = {finding["workload"]["uid"]: finding["culprit"] for finding in explain(tmp_path, records)["findings"]}
     assert found == {"b": {"run": "run-a"}, "d": {"run": "run-c"}}
 
 
 def test_a_run_without_steps_has_trained_nothing(tmp_path):
     records = [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=20)]
     records = [r for r in records if not (isinstance(r, StepWindow) and r.run == "run-two")]
-    assert "duplicate_run" not in {finding["cause"] for finding in told(tmp_path, records)["findings"]}
+    assert "duplicate_run" not in {finding["cause"] for finding in explain(tmp_path, records)["findings"]}
 
 
 @pytest.mark.parametrize(("from_min", "to_min"), [(0, 60), (50, 100), (60, 120)])
 def test_a_window_that_cuts_it(tmp_path, from_min, to_min):
-    told(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=20)])
+    explain(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=20)])
     with Store(tmp_path) as store:
         finding = only(why(store, TimeRange(at(from_min), at(to_min)), Settings(), zone=UTC))
     assert interval(finding) == minutes(max(20, from_min), to_min)
@@ -157,14 +159,14 @@ def test_a_window_that_cuts_it(tmp_path, from_min, to_min):
 
 
 def test_a_window_before_the_later_began(tmp_path):
-    told(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=70)])
+    explain(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=70)])
     with Store(tmp_path) as store:
         assert why(store, TimeRange(at(0), at(60)), Settings(), zone=UTC)["findings"] == []
 
 
 def test_unpriced_time_is_found_too(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
-    finding = only(told(tmp_path, [*records, *training("one", "n0"), *training("two", "n1", from_min=20)]))
+    finding = only(explain(tmp_path, [*records, *training("one", "n0"), *training("two", "n1", from_min=20)]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 2 * 100 * MINUTE)
 
 
@@ -185,5 +187,5 @@ def losses(name, *values):
 )
 def test_losses_have_the_last_word(tmp_path, values, said):
     records = [*training("one", "n0"), *training("two", "n1", from_min=20), *losses("one", 3.0, 2.5, 2.2)]
-    answer = told(tmp_path, [*cluster(), *records, *losses("two", *values)])
+    answer = explain(tmp_path, [*cluster(), *records, *losses("two", *values)])
     assert [finding["evidence"][1] for finding in answer["findings"]] == ([said] if said else [])

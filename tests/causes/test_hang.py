@@ -13,7 +13,18 @@ from pyrometer.causes._stacks import innermost
 from pyrometer.model.records import Event, StepWindow
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
-from tests.support.clusters import HOUR, MINUTE, START_MS, at, cluster, found, interval, minutes, told, two_a_node
+from tests.support.clusters import (
+    HOUR,
+    MINUTE,
+    START_MS,
+    at,
+    cluster,
+    explain,
+    findings_of,
+    interval,
+    minutes,
+    two_ranks_per_node,
+)
 
 # As `traceback` and as `faulthandler` write it.
 READING = """  File "/home/ada/train.py", line 31, in main
@@ -59,7 +70,7 @@ def hangs(tmp_path_factory):
     """The finding of each job."""
     records = cluster(nodes=2 * len(JOBS))
     for number, (name, reports) in enumerate(JOBS.items()):
-        for rank, place, there in two_a_node(name, (2 * number, 2 * number + 1)):
+        for rank, place, there in two_ranks_per_node(name, (2 * number, 2 * number + 1)):
             records += there
             records.append(StepWindow(at(0), at(39.9), name, 1, rank, first_step=1, steps=400, **place))
         records += [
@@ -70,7 +81,7 @@ def hangs(tmp_path_factory):
         store.append(records)
         build(store, Settings(), now_ms=START_MS + 2 * HOUR)
         answer = why(store, TimeRange(START_MS, START_MS + 2 * HOUR), Settings(), zone=UTC)
-    return {finding["workload"]["name"]: finding for finding in found("hang", answer)}
+    return {finding["workload"]["name"]: finding for finding in findings_of("hang", answer)}
 
 
 @pytest.mark.parametrize(
@@ -185,13 +196,13 @@ def test_a_hang_that_goes_on_is_told_however_little_it_has_cost(tmp_path):
     """With a limit of a hundred dollars: the one that goes on, and not the one that is over."""
     records = cluster(nodes=4)
     for number, (name, from_min, to_min) in enumerate((("goes-on", 110, None), ("over", 60, 70))):
-        for rank, place, there in two_a_node(name, (2 * number, 2 * number + 1)):
+        for rank, place, there in two_ranks_per_node(name, (2 * number, 2 * number + 1)):
             records += there
             records.append(StepWindow(at(0), at(from_min), name, 1, rank, first_step=1, steps=400, **place))
             records.append(Event(at(from_min), "stuck", run=name, attempt=1, rank=rank, step=400, reason="comm"))
             if to_min is not None:
                 records.append(Event(at(to_min), "unstuck", run=name, attempt=1, rank=rank, step=400))
                 records.append(StepWindow(at(to_min), at(120), name, 1, rank, first_step=401, steps=400, **place))
-    answer = told(tmp_path, records, settings=Settings(finding_min_usd_micro=100_000_000))
+    answer = explain(tmp_path, records, settings=Settings(finding_min_usd_micro=100_000_000))
     assert [one["workload"]["name"] for one in answer["findings"]] == ["goes-on"]
     assert {row["state"]: row["gpu_ms"] for row in answer["states"]}["hang"] == 4 * (10 + 10) * MINUTE

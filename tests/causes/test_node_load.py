@@ -7,18 +7,18 @@ import pytest
 from pyrometer.model.human import rate
 from pyrometer.model.records import NodeSample, StepWindow
 from tests.support.clusters import (
-    WELL,
+    NORMAL_STEP_MS,
     all_ranks,
     at,
     cluster,
+    explain,
     job,
-    machine,
-    only,
+    node_samples,
+    only_finding,
     run,
     samples,
     steps,
-    told,
-    two_a_node,
+    two_ranks_per_node,
 )
 
 CALM = {
@@ -38,7 +38,9 @@ def stalled(*nodes, from_min=30, to_min=60):
     """A night in which ranks on these nodes wait for data for a while."""
     slow = [r for r in range(4) if r // 2 in nodes]
     windows = [
-        w for r in range(4) for w in steps(r, from_min, to_min, **(WELL | {"data_ms": 24_000 if r in slow else 300}))
+        w
+        for r in range(4)
+        for w in steps(r, from_min, to_min, **(NORMAL_STEP_MS | {"data_ms": 24_000 if r in slow else 300}))
     ]
     return [*cluster(), *job(), *run(), *all_ranks(0, from_min), *windows, *all_ranks(to_min, 120)]
 
@@ -46,27 +48,27 @@ def stalled(*nodes, from_min=30, to_min=60):
 def night_of(node, load, *, before=CALM, from_min=30, to_min=60):
     """A node that is loaded for a while."""
     return [
-        *machine(node, 0, from_min, **before),
-        *machine(node, from_min, to_min, **load),
-        *machine(node, to_min, 120, **before),
+        *node_samples(node, 0, from_min, **before),
+        *node_samples(node, from_min, to_min, **load),
+        *node_samples(node, to_min, 120, **before),
     ]
 
 
 def said(folder, records):
     """What the finding says about machines."""
-    return [line for line in only("data_stall", told(folder, records))["evidence"] if line.startswith("on ")]
+    return [line for line in only_finding("data_stall", explain(folder, records))["evidence"] if line.startswith("on ")]
 
 
 def test_a_stall_on_a_node_with_a_saturated_disk_says_so(tmp_path):
     records = [*stalled(1), *night_of(0, CALM), *night_of(1, SATURATED)]
-    finding = only("data_stall", told(tmp_path, records))
+    finding = only_finding("data_stall", explain(tmp_path, records))
     assert finding["culprit"] == {"node": "node-1"}
     assert finding["evidence"][2:] == ["on node-1 the busiest disk was busy 98% of the time (31% before)"]
 
 
 def test_it_changes_nothing_else(tmp_path):
-    without = only("data_stall", told(tmp_path / "without", stalled(1)))
-    with_load = only("data_stall", told(tmp_path / "with", [*stalled(1), *night_of(1, SATURATED)]))
+    without = only_finding("data_stall", explain(tmp_path / "without", stalled(1)))
+    with_load = only_finding("data_stall", explain(tmp_path / "with", [*stalled(1), *night_of(1, SATURATED)]))
     assert with_load["evidence"][:2] == without["evidence"]
     assert with_load | {"evidence": None} == without | {"evidence": None}
 
@@ -124,13 +126,13 @@ def test_two_minutes_are_too_few(tmp_path):
 
 
 def test_a_stall_from_the_beginning_is_compared_with_the_other_nodes(tmp_path):
-    records = [*stalled(1, from_min=0), *machine(0, 0, 120, **CALM), *night_of(1, SATURATED, from_min=0)]
+    records = [*stalled(1, from_min=0), *node_samples(0, 0, 120, **CALM), *night_of(1, SATURATED, from_min=0)]
     assert said(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time (31% on its other nodes)"]
 
 
 def test_with_nothing_to_compare_only_what_is_short_is_told(tmp_path):
     load = CALM | {"disk_busy_permille": 980, "network_rx_mib_s": 1950}
-    records = [*stalled(1, from_min=0), *machine(1, 0, 60, **load)]
+    records = [*stalled(1, from_min=0), *node_samples(1, 0, 60, **load)]
     assert said(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time"]
 
 
@@ -146,8 +148,8 @@ def test_a_measure_that_is_missing_costs_only_itself(tmp_path):
     load = {"disk_busy_permille": 980}
     records = [
         *stalled(1),
-        *machine(1, 0, 30, disk_busy_permille=310, network_rx_mib_s=40),
-        *machine(1, 30, 60, **load),
+        *node_samples(1, 0, 30, disk_busy_permille=310, network_rx_mib_s=40),
+        *node_samples(1, 30, 60, **load),
     ]
     assert said(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time (31% before)"]
 
@@ -162,7 +164,7 @@ def test_gaps_in_the_work_of_gpus(tmp_path):
         for sample in samples("n0", gpu, minute, minute + 1, **(idle if 30 <= minute < 90 and minute % 5 < 2 else busy))
     ]
     records = [*cluster(nodes=1), *job(pods=1), *telemetry, *night_of(0, CALM | {"cpu_busy_permille": 990}, to_min=90)]
-    finding = only("starved", told(tmp_path, records))
+    finding = only_finding("starved", explain(tmp_path, records))
     assert finding["evidence"][2:] == ["on node-0 CPUs were busy 99% of the time (40% before)"]
 
 
@@ -170,7 +172,7 @@ class TestSaves:
     def records(self, took_s=200, only_on=None):
         """A save every ten minutes; three of them are slow."""
         records = [*cluster()]
-        for rank, place, there in two_a_node("llama", (0, 1)):
+        for rank, place, there in two_ranks_per_node("llama", (0, 1)):
             records += there
             for minute in range(0, 120, 10):
                 slow = minute in (40, 50, 60) and only_on in (None, rank // 2)
@@ -191,8 +193,10 @@ class TestSaves:
             for m in range(120)
         ]
 
-    def told(self, folder, *records):
-        evidence = only("slow_checkpoint", told(folder, [record for some in records for record in some]))["evidence"]
+    def explain(self, folder, *records):
+        evidence = only_finding("slow_checkpoint", explain(folder, [record for some in records for record in some]))[
+            "evidence"
+        ]
         return [line for line in evidence if line.startswith("on ")]
 
     def test_what_was_written_while_saving(self, tmp_path):

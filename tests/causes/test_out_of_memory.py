@@ -20,17 +20,17 @@ from tests.support.clusters import (
     at,
     cluster,
     event,
+    explain,
     interval,
     job,
     minutes,
     pod,
     run,
     samples,
-    told,
 )
 
-found = partial(clusters.found, "out_of_memory")
-only = partial(clusters.only, "out_of_memory")
+found = partial(clusters.findings_of, "out_of_memory")
+only = partial(clusters.only_finding, "out_of_memory")
 
 
 def oom(minute, rank, *, attempt=1, **more):
@@ -61,7 +61,7 @@ class TestOfTheGpu:
         ]
 
     def test_the_steps_that_were_lost(self, tmp_path):
-        (finding,) = told(tmp_path, self.one())["findings"]
+        (finding,) = explain(tmp_path, self.one())["findings"]
         assert finding["cause"] == "out_of_memory"
         assert finding["culprit"] == {"rank": 2, "node": "node-1"}
         assert interval(finding) == minutes(30, 50)
@@ -80,17 +80,17 @@ class TestOfTheGpu:
             else r
             for r in self.one()
         ]
-        finding = only(told(tmp_path, records))
+        finding = only(explain(tmp_path, records))
         assert finding["evidence"][1] == "its memory grew from 59 to 105 GiB in 50 min"
 
     def test_how_full_it_was_by_telemetry(self, tmp_path):
         full = samples("n1", 0, 0, 50, gpu_util_permille=900, sm_active_permille=800, memory_used_mib=140_000)
-        finding = only(told(tmp_path, [*self.one(), *full]))
+        finding = only(explain(tmp_path, [*self.one(), *full]))
         assert finding["evidence"][1] == "it used 137 GiB before"
 
     def test_without_a_later_attempt_nothing_is_known_to_be_lost(self, tmp_path):
         records = [*cluster(), *job(to_min=50), *attempt_of(1, 0, 50, first_step_min=0), *all_ranks(0, 50), oom(50, 2)]
-        assert found(told(tmp_path, records)) == []
+        assert found(explain(tmp_path, records)) == []
 
     def test_an_attempt_that_never_did_a_step_is_worthless_from_its_start(self, tmp_path):
         records = [
@@ -102,7 +102,7 @@ class TestOfTheGpu:
             *attempt_of(2, 12, first_step_min=20),
             *all_ranks(20, 120, attempt=2),
         ]
-        finding = only(told(tmp_path, records))
+        finding = only(explain(tmp_path, records))
         assert interval(finding) == minutes(0, 12)
         assert finding["gpu_ms"] == 4 * 12 * MINUTE
         assert finding["culprit"] == {"rank": 0, "node": "node-0"}
@@ -121,14 +121,14 @@ class TestOfTheGpu:
         return records + all_ranks(last, 120, attempt=len(ends) + 1, first_step=1000)
 
     def test_several_in_a_row_are_one(self, tmp_path):
-        (finding,) = told(tmp_path, self.again(["oom"] * 3))["findings"]
+        (finding,) = explain(tmp_path, self.again(["oom"] * 3))["findings"]
         assert interval(finding) == minutes(0, 30)
         assert finding["gpu_ms"] == 4 * 30 * MINUTE
         assert "3 times" in finding["title"]
         assert "3 of 3 attempts made no progress" in finding["evidence"]
 
     def test_another_end_between_them_makes_two(self, tmp_path):
-        findings = found(told(tmp_path, self.again(["oom", "other", "oom"])))
+        findings = found(explain(tmp_path, self.again(["oom", "other", "oom"])))
         assert sorted(interval(f) for f in findings) == [minutes(0, 10), minutes(20, 30)]
 
     def test_two_workloads_at_once(self, tmp_path):
@@ -137,7 +137,7 @@ class TestOfTheGpu:
         killed = [r._replace(phase="Failed", started_ms=at(18)) if hasattr(r, "phase") else r for r in killed]
         records = [*self.one(), *other, *killed]
         records += [r._replace(node_uid="n2", name="node-2") for r in cluster(nodes=1) if hasattr(r, "gpu_count")]
-        findings = found(told(tmp_path, records))
+        findings = found(explain(tmp_path, records))
         assert {(f["workload"]["name"], f["culprit"]["node"]) for f in findings} == {
             ("llama", "node-1"),
             ("bert", "node-2"),
@@ -153,14 +153,14 @@ class TestOfTheGpu:
             assert found(why(store, TimeRange(at(60), at(100)), Settings(), zone=UTC)) == []
 
     def test_unpriced(self, tmp_path):
-        finding = only(told(tmp_path, [r for r in self.one() if not isinstance(r, Price)]))
+        finding = only(explain(tmp_path, [r for r in self.one() if not isinstance(r, Price)]))
         assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 20 * MINUTE)
 
     @pytest.mark.parametrize("reason", ["RuntimeError", "ValueError", None])
     def test_another_exception_is_none(self, tmp_path, reason):
         records = [r for r in self.one() if getattr(r, "kind", None) != "exception"]
         records.append(event("exception", 50, 2, reason=reason, message="shapes differ"))
-        assert [f["cause"] for f in told(tmp_path, records)["findings"]] == ["lost_work"]
+        assert [f["cause"] for f in explain(tmp_path, records)["findings"]] == ["lost_work"]
 
 
 class TestOfTheHost:
@@ -170,7 +170,7 @@ class TestOfTheHost:
         return [r._replace(phase="Failed", started_ms=at(life_min - 2)) if hasattr(r, "phase") else r for r in records]
 
     def test_with_kubernetes_alone(self, tmp_path):
-        finding = only(told(tmp_path, [*cluster(), *job(pods=0), *self.killed(20)]))
+        finding = only(explain(tmp_path, [*cluster(), *job(pods=0), *self.killed(20)]))
         assert finding["culprit"] == {"rank": 0, "node": "node-0"}
         assert interval(finding) == minutes(0, 20)
         assert finding["gpu_ms"] == 2 * 20 * MINUTE  # its start, and what ran unseen
@@ -193,13 +193,13 @@ class TestOfTheHost:
             runs_ms = at(start + life - 2)
             records += [r._replace(phase="Failed", started_ms=runs_ms) if hasattr(r, "phase") else r for r in there]
             start += life + 2
-        finding = only(told(tmp_path, [*cluster(), *job(pods=0), *records]))
+        finding = only(explain(tmp_path, [*cluster(), *job(pods=0), *records]))
         assert interval(finding) == minutes(0, 104)
         assert finding["gpu_ms"] == 2 * (20 + 58 + 20) * MINUTE
         assert finding["evidence"][1] == "2 of 3 attempts made no progress"
 
     def test_a_long_life_may_have_been_of_use(self, tmp_path):
-        assert found(told(tmp_path, [*cluster(), *job(pods=0), *self.killed(60)])) == []
+        assert found(explain(tmp_path, [*cluster(), *job(pods=0), *self.killed(60)])) == []
 
     def test_the_rank_whose_process_was_killed(self, tmp_path):
         ranks = attempt_of(1, 0, 50, first_step_min=0)
@@ -215,10 +215,10 @@ class TestOfTheHost:
         second = attempt_of(2, 50, first_step_min=50, resumed_step=3000)
         windows = all_ranks(50, 120, attempt=2, first_step=3000)
         moved = [r._replace(pod_uid=f"again-{r.rank // 2}") for r in (*second, *windows)]
-        finding = only(told(tmp_path, [*cluster(), *pods, *ranks, *all_ranks(0, 50), *later, *moved]))
+        finding = only(explain(tmp_path, [*cluster(), *pods, *ranks, *all_ranks(0, 50), *later, *moved]))
         assert finding["culprit"] == {"rank": 3, "node": "node-1"}
         assert finding["gpu_ms"] == 4 * 20 * MINUTE
 
     def test_a_pod_that_ended_otherwise_is_none(self, tmp_path):
         ended = [r._replace(reason="Error") if hasattr(r, "phase") else r for r in self.killed(20)]
-        assert found(told(tmp_path, [*cluster(), *job(pods=0), *ended])) == []
+        assert found(explain(tmp_path, [*cluster(), *job(pods=0), *ended])) == []

@@ -20,21 +20,21 @@ from tests.support.clusters import (
     at,
     cluster,
     event,
+    explain,
     interval,
     job,
     minutes,
     pod,
     run,
     samples,
-    told,
 )
 
 BUSY = {"gpu_util_permille": 930, "sm_active_permille": 820, "power_w": 674}
 IDLE = {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 110}
 
 
-found = partial(clusters.found, "preempted")
-only = partial(clusters.only, "preempted")
+found = partial(clusters.findings_of, "preempted")
+only = partial(clusters.only_finding, "preempted")
 
 
 def evicted(minute, name="llama-0", **more):
@@ -64,7 +64,7 @@ def night(*told_it, resumed_step=4000, saved_min=40):
 
 
 def test_lost_work_and_the_startup_after_it(tmp_path):
-    (finding,) = told(tmp_path, night(evicted(50), evicted(50, "llama-1")))["findings"]
+    (finding,) = explain(tmp_path, night(evicted(50), evicted(50, "llama-1")))["findings"]
     assert finding["cause"] == "preempted"
     assert interval(finding) == minutes(40, 68)
     assert finding["gpu_ms"] == 4 * (10 + 8) * MINUTE
@@ -79,7 +79,7 @@ def test_lost_work_and_the_startup_after_it(tmp_path):
 
 
 def test_with_nothing_lost_it_begins_with_the_eviction(tmp_path):
-    finding = only(told(tmp_path, night(evicted(50), resumed_step=5000, saved_min=50)))
+    finding = only(explain(tmp_path, night(evicted(50), resumed_step=5000, saved_min=50)))
     assert interval(finding) == minutes(50, 68)
     assert finding["gpu_ms"] == 4 * 8 * MINUTE
     assert "had to start again" in finding["title"]
@@ -91,18 +91,18 @@ def test_the_reason_of_a_pods_end_tells_it_too(tmp_path, reason):
     records = [
         r._replace(reason=reason, phase="Failed") if isinstance(r, Pod) and r.name == "llama-0" else r for r in night()
     ]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert interval(finding) == minutes(40, 68)
     assert finding["evidence"][0] == "1 of its 2 pods were evicted"
 
 
 def test_a_restart_for_another_reason_is_none(tmp_path):
-    answer = told(tmp_path, night())
+    answer = explain(tmp_path, night())
     assert [f["cause"] for f in answer["findings"]] == ["lost_work"]
 
 
 def test_the_eviction_of_another_attempt_is_not_about_this_one(tmp_path):
-    finding = only(told(tmp_path, night(evicted(50), evicted(119.5, "again-0"))))
+    finding = only(explain(tmp_path, night(evicted(50), evicted(119.5, "again-0"))))
     assert interval(finding) == minutes(40, 68)
 
 
@@ -117,7 +117,7 @@ def test_twice_is_two(tmp_path):
     ranks = [r._replace(first_step_ms=at(95)) for r in run(attempt=3, started_min=91, resumed_step=4700)]
     windows = all_ranks(95, 120, attempt=3, first_step=4700)
     third = [*pods, *(r._replace(pod_uid=f"third-{r.rank // 2}") for r in (*ranks, *windows))]
-    findings = found(told(tmp_path, [*first, *third]))
+    findings = found(explain(tmp_path, [*first, *third]))
     assert sorted(interval(f) for f in findings) == [minutes(40, 68), minutes(75, 95)]
     assert sum(f["gpu_ms"] for f in findings) == 4 * (10 + 8 + 5 + 5) * MINUTE
 
@@ -130,7 +130,7 @@ def test_two_workloads_at_once(tmp_path):
         *[r._replace(started_ms=at(75)) if isinstance(r, Pod) else r for r in pod("bert-1", "bert", "n2", from_min=55)],
         evicted(50, "bert-0"),
     ]
-    findings = found(told(tmp_path, [*night(evicted(50)), *other]))
+    findings = found(explain(tmp_path, [*night(evicted(50)), *other]))
     spent = {f["workload"]["name"]: f["gpu_ms"] for f in findings}
     assert spent == {"llama": 4 * 18 * MINUTE, "bert": 2 * 20 * MINUTE}
 
@@ -145,14 +145,14 @@ def test_without_the_sdk_it_ends_with_the_first_activity(tmp_path):
         *[s for n in range(4) for s in samples(f"n{n // 2}", n % 2, 60, 72, **IDLE)],
         *[s for n in range(4) for s in samples(f"n{n // 2}", n % 2, 72, 120, **BUSY)],
     ]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert interval(finding) == minutes(50, 72)
     assert finding["gpu_ms"] == 4 * 12 * MINUTE
 
 
 def test_without_a_next_attempt_nothing_is_told(tmp_path):
     records = [*cluster(), *job(to_min=50), *run(ended_ms=at(50)), *all_ranks(0, 50), evicted(50)]
-    assert found(told(tmp_path, records)) == []
+    assert found(explain(tmp_path, records)) == []
 
 
 def test_a_window_cuts_it(tmp_path):
@@ -166,5 +166,5 @@ def test_a_window_cuts_it(tmp_path):
 
 
 def test_unpriced(tmp_path):
-    finding = only(told(tmp_path, [r for r in night(evicted(50)) if not isinstance(r, Price)]))
+    finding = only(explain(tmp_path, [r for r in night(evicted(50)) if not isinstance(r, Price)]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 18 * MINUTE)

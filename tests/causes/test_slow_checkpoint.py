@@ -13,7 +13,7 @@ from pyrometer.answers.why import why
 from pyrometer.model.records import Price, StepWindow
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
-from tests.support.clusters import MINUTE, START_MS, at, cluster, event, minutes, told, two_a_node
+from tests.support.clusters import MINUTE, START_MS, at, cluster, event, explain, minutes, two_ranks_per_node
 
 NONE: dict[int, float] = {}
 
@@ -27,7 +27,7 @@ def trains(name, saves, *, nodes=(0, 1), of_rank=lambda rank, minute, took_s: to
     """A job of two GPUs a node with windows of a minute; a save is a window without steps."""
     run = run or name
     records = []
-    for rank, place, there in two_a_node(name, nodes, run):
+    for rank, place, there in two_ranks_per_node(name, nodes, run):
         records += there
         now = START_MS
         while now < at(60 * hours):
@@ -52,7 +52,7 @@ USUAL = saves_at(range(5, 120, 10), 20)
 
 
 def test_saves_that_become_slow(tmp_path):
-    finding = only(told(tmp_path, [*cluster(), *trains("llama", USUAL | saves_at((45, 55, 65), 200))]))
+    finding = only(explain(tmp_path, [*cluster(), *trains("llama", USUAL | saves_at((45, 55, 65), 200))]))
     assert (finding["from"], finding["to"]) == minutes(45, 65 + 200 / 60)
     assert finding["gpu_ms"] == 4 * 3 * 180_000
     assert finding["usd_micro"] == finding["gpu_ms"]
@@ -73,25 +73,25 @@ def test_saves_that_become_slow(tmp_path):
     ],
 )
 def test_usual_saves(tmp_path, saves):
-    assert told(tmp_path, [*cluster(), *trains("llama", saves)])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *trains("llama", saves)])["findings"] == []
 
 
 def test_two_in_a_row_that_are_far_slower(tmp_path):
     saves = USUAL | saves_at((55, 65), 150)
-    finding = only(told(tmp_path, [*cluster(), *trains("llama", saves)]))
+    finding = only(explain(tmp_path, [*cluster(), *trains("llama", saves)]))
     assert (finding["from"], finding["to"]) == minutes(55, 65 + 150 / 60)
 
 
 def test_two_in_a_row_of_a_run_whose_saves_are_long(tmp_path):
     """Not five times as long, but minutes longer each."""
     saves = saves_at(range(5, 60, 6), 60) | saves_at((70, 78), 230)
-    finding = only(told(tmp_path, [*cluster(), *trains("llama", saves)]))
+    finding = only(explain(tmp_path, [*cluster(), *trains("llama", saves)]))
     assert (finding["from"], finding["to"]) == minutes(70, 78 + 230 / 60)
     assert finding["what_if"]["detected"] == finding["to"]  # the second one said it
 
 
 def test_one_save_that_takes_very_long(tmp_path):
-    finding = only(told(tmp_path, [*cluster(), *trains("llama", USUAL | {45: 540.0})]))
+    finding = only(explain(tmp_path, [*cluster(), *trains("llama", USUAL | {45: 540.0})]))
     assert (finding["from"], finding["to"]) == minutes(45, 54)
     assert finding["gpu_ms"] == pytest.approx(4 * 520_000, rel=0.001)
     assert "took 9 min to save a checkpoint" in finding["title"]
@@ -99,27 +99,27 @@ def test_one_save_that_takes_very_long(tmp_path):
 
 @pytest.mark.parametrize("usual", [(15, 35), (35, 95), (85, 105), (15, 35, 95, 105)])
 def test_one_of_few(tmp_path, usual):
-    finding = only(told(tmp_path, [*cluster(), *trains("llama", saves_at(usual, 20) | {55: 540.0})]))
+    finding = only(explain(tmp_path, [*cluster(), *trains("llama", saves_at(usual, 20) | {55: 540.0})]))
     assert (finding["from"], finding["to"]) == minutes(55, 64)
 
 
 def test_a_usual_save_between_slow_ones(tmp_path):
     saves = USUAL | saves_at((35, 45, 65, 75), 200)
-    finding = only(told(tmp_path, [*cluster(), *trains("llama", saves)]))
+    finding = only(explain(tmp_path, [*cluster(), *trains("llama", saves)]))
     assert (finding["from"], finding["to"]) == minutes(35, 75 + 200 / 60)
     assert finding["gpu_ms"] == pytest.approx(4 * 4 * 180_000, rel=0.01)
 
 
 def test_two_stretches(tmp_path):
     saves = USUAL | saves_at((15, 25), 200) | saves_at((85, 95), 200)
-    found = told(tmp_path, [*cluster(), *trains("llama", saves)])["findings"]
+    found = explain(tmp_path, [*cluster(), *trains("llama", saves)])["findings"]
     assert sorted(f["from"] for f in found) == [minutes(15, 0)[0], minutes(85, 0)[0]]
 
 
 def test_of_one_node(tmp_path):
     slow = saves_at((45, 55, 65), 200)
     records = trains("llama", USUAL | slow, of_rank=lambda r, minute, s: s if r > 1 or minute not in slow else 25)
-    finding = only(told(tmp_path, [*cluster(), *records]))
+    finding = only(explain(tmp_path, [*cluster(), *records]))
     assert finding["culprit"] == {"node": "node-1"}
     assert "only the ranks on node-1" in finding["evidence"][1]
     assert "node-1" in finding["suggestion"]
@@ -127,13 +127,13 @@ def test_of_one_node(tmp_path):
 
 def test_a_node_that_always_saves_more_is_no_culprit(tmp_path):
     records = trains("llama", USUAL | saves_at((45, 55, 65), 200), of_rank=lambda r, _, s: s if r > 1 else s / 3)
-    assert only(told(tmp_path, [*cluster(), *records]))["culprit"] is None
+    assert only(explain(tmp_path, [*cluster(), *records]))["culprit"] is None
 
 
 def test_the_size_says_how_fast(tmp_path):
     said = [event("checkpoint_saved", 58, 0, step=5500, duration_ms=200_000, message="saved 80 GiB")]
     records = trains("llama", USUAL | saves_at((45, 55, 65), 200), run="run")
-    finding = only(told(tmp_path, [*cluster(), *records, *said]))
+    finding = only(explain(tmp_path, [*cluster(), *records, *said]))
     assert finding["evidence"][1] == "80 GiB per save, 410 MiB/s"
 
 
@@ -144,7 +144,7 @@ def test_saves_inside_windows_with_steps(tmp_path):
         else r
         for r in trains("llama", NONE)
     ]
-    finding = only(told(tmp_path, [*cluster(), *records]))
+    finding = only(explain(tmp_path, [*cluster(), *records]))
     assert finding["evidence"][0] == "10 saves blocked it for 50 s each, usually 2 s"
     assert finding["gpu_ms"] == 4 * 10 * 48_000
     slow = [r.time_ms for r in records if isinstance(r, StepWindow) and r.checkpoint_ms == 50_000]
@@ -161,7 +161,7 @@ class TestAlwaysSlow:
 
     def test_against_the_fleet(self, tmp_path):
         slow = trains("llama", saves_at(range(5, 120, 10), 90))
-        finding = only(told(tmp_path, [*cluster(nodes=10), *self.fleet(), *slow]))
+        finding = only(explain(tmp_path, [*cluster(nodes=10), *self.fleet(), *slow]))
         assert finding["workload"]["name"] == "llama"
         assert (finding["from"], finding["to"]) == minutes(5, 116.5)
         assert "spent 15% of its time saving checkpoints" in finding["title"]
@@ -170,17 +170,17 @@ class TestAlwaysSlow:
 
     def test_where_all_save_much_it_is_usual(self, tmp_path):
         slow = trains("llama", saves_at(range(5, 120, 10), 90))
-        assert told(tmp_path, [*cluster(nodes=10), *self.fleet(took_s=60), *slow])["findings"] == []
+        assert explain(tmp_path, [*cluster(nodes=10), *self.fleet(took_s=60), *slow])["findings"] == []
 
     @pytest.mark.parametrize(("took_s", "found"), [(90, False), (180, True)])
     def test_with_nothing_to_compare_only_when_very_high(self, tmp_path, took_s, found):
-        answer = told(tmp_path, [*cluster(), *trains("llama", saves_at(range(5, 120, 10), took_s))])
+        answer = explain(tmp_path, [*cluster(), *trains("llama", saves_at(range(5, 120, 10), took_s))])
         assert [f["cause"] for f in answer["findings"]] == ["slow_checkpoint"] * found
 
 
 def test_two_runs_at_once_may_share_the_storage(tmp_path):
     saves = USUAL | saves_at((45, 55, 65), 200)
-    found = told(tmp_path, [*cluster(nodes=4), *trains("a", saves), *trains("b", saves, nodes=(2, 3))])["findings"]
+    found = explain(tmp_path, [*cluster(nodes=4), *trains("a", saves), *trains("b", saves, nodes=(2, 3))])["findings"]
     assert sorted(f["workload"]["name"] for f in found) == ["a", "b"]
     assert all(f["evidence"][-1].startswith("1 other run saved slowly at the same time") for f in found)
 
@@ -196,5 +196,5 @@ def test_a_window_that_cuts_it(tmp_path):
 
 def test_unpriced(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
-    finding = only(told(tmp_path, [*records, *trains("llama", USUAL | saves_at((45, 55, 65), 200))]))
+    finding = only(explain(tmp_path, [*records, *trains("llama", USUAL | saves_at((45, 55, 65), 200))]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 3 * 180_000)

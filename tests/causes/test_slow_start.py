@@ -13,7 +13,7 @@ from pyrometer.model.records import Allocation, Event, GpuSample, Pod, Price, Ru
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.store import Store
-from tests.support.clusters import MINUTE, START_MS, at, cluster, event, interval, job, minutes, run, told
+from tests.support.clusters import MINUTE, START_MS, at, cluster, event, explain, interval, job, minutes, run
 
 NODES = 12
 WINDOW = TimeRange(START_MS, START_MS + 120 * MINUTE)
@@ -89,7 +89,7 @@ def pulled(pod, node, minute, took_min):
 
 def test_what_lies_beyond_the_usual_is_claimed(tmp_path):
     slow = started("llama", nodes=[0, 1], from_min=10.25, first_step_min=20.5)
-    finding = only(told(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow]))
+    finding = only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow]))
     assert interval(finding) == minutes(10.25, 30.75)
     assert finding["gpu_ms"] == round(4 * 18.5 * MINUTE)
     assert finding["usd_micro"] == finding["gpu_ms"]  # a dollar for a thousand GPU-seconds
@@ -100,17 +100,17 @@ def test_what_lies_beyond_the_usual_is_claimed(tmp_path):
 
 def test_starts_that_are_alike_are_usual(tmp_path):
     records = [*cluster(nodes=NODES), *fleet(first_step_min=14.0), *started("llama", nodes=[0, 1], first_step_min=17.0)]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_a_few_minutes_more_are_not_slow(tmp_path):
     records = [*cluster(nodes=NODES), *fleet(), *started("llama", nodes=[0, 1], first_step_min=4.9)]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 @pytest.mark.parametrize(("took_min", "found"), [(9.0, False), (14.0, True)])
 def test_with_few_starts_several_minutes_are_usual(tmp_path, took_min, found):
-    answer = told(tmp_path, [*cluster(nodes=2), *started("llama", nodes=[0, 1], first_step_min=took_min)])
+    answer = explain(tmp_path, [*cluster(nodes=2), *started("llama", nodes=[0, 1], first_step_min=took_min)])
     assert [f["cause"] for f in answer["findings"]] == ["slow_start"] * found
     if found:
         assert answer["findings"][0]["gpu_ms"] == 4 * 9 * MINUTE
@@ -118,9 +118,9 @@ def test_with_few_starts_several_minutes_are_usual(tmp_path, took_min, found):
 
 
 class TestWhereTheTimeWent:
-    def told(self, tmp_path, events, **more):
+    def explain(self, tmp_path, events, **more):
         slow = started("llama", nodes=[0, 1, 2], from_min=10, **({"first_step_min": 20.0} | more))
-        return only(told(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow, *events]))
+        return only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow, *events]))
 
     def test_one_node_pulled_the_image_far_slower(self, tmp_path):
         pulls = [pulled(f"llama-{i}", f"n{i}", 26 if i == 1 else 11, 16 if i == 1 else 1) for i in range(3)]
@@ -152,7 +152,7 @@ class TestWhereTheTimeWent:
     def test_one_node_began_its_program_far_later(self, tmp_path):
         slow = started("llama", nodes=[0, 1, 2], from_min=10, first_step_min=20.0)
         late = [r._replace(started_ms=at(28)) if isinstance(r, Run) and r.node_uid == "n2" else r for r in slow]
-        finding = only(told(tmp_path, [*cluster(nodes=NODES), *fleet(), *late]))
+        finding = only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *late]))
         assert finding["culprit"] == {"node": "node-2"}
         assert finding["evidence"][1] == "starting the program took 18 min longer on node-2"
 
@@ -169,13 +169,13 @@ class TestWhereTheTimeWent:
 def test_a_single_pod_s_node_is_compared_with_the_fleet(tmp_path):
     pulls = [pulled(f"job-{i}-0", f"n{4 + i}", i + 1, 1) for i in range(6)]
     slow = started("llama", nodes=[0], from_min=10, container_min=29, first_step_min=30)
-    finding = only(told(tmp_path, [*cluster(nodes=NODES), *fleet(), *pulls, *slow, pulled("llama-0", "n0", 39, 28)]))
+    finding = only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *pulls, *slow, pulled("llama-0", "n0", 39, 28)]))
     assert finding["culprit"] == {"node": "node-0"}
 
 
 def test_a_start_that_goes_on_at_the_end_of_the_window(tmp_path):
     slow = started("llama", nodes=[0, 1], from_min=90, first_step_min=None, to_min=120)
-    finding = only(told(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow]))
+    finding = only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow]))
     assert interval(finding) == minutes(90, 120)
     assert "has been starting for 30 min" in finding["title"]
     assert finding["gpu_ms"] == 4 * 28 * MINUTE
@@ -183,7 +183,7 @@ def test_a_start_that_goes_on_at_the_end_of_the_window(tmp_path):
 
 def test_an_attempt_that_never_started_is_somebody_else_s(tmp_path):
     never = started("llama", nodes=[0, 1], from_min=20, first_step_min=None, to_min=60)
-    causes = [f["cause"] for f in told(tmp_path, [*cluster(nodes=NODES), *fleet(), *never])["findings"]]
+    causes = [f["cause"] for f in explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *never])["findings"]]
     assert "slow_start" not in causes
 
 
@@ -203,12 +203,12 @@ def test_waiting_for_the_gang_is_no_slow_start(tmp_path):
     records += started("llama", nodes=[0, 1], first_step_min=32, gang_pods=2, container_min=30.5)
     late = [r._replace(scheduled_ms=at(30)) if isinstance(r, Pod) and r.name == "llama-1" else r for r in records]
     late = [r._replace(from_ms=at(30)) if isinstance(r, Allocation) and r.pod_uid == "llama-1" else r for r in late]
-    assert [f["cause"] for f in told(tmp_path, late)["findings"]] == ["gang_wait"]
+    assert [f["cause"] for f in explain(tmp_path, late)["findings"]] == ["gang_wait"]
 
 
 def test_two_slow_starts_at_once(tmp_path):
     slow = started("llama", nodes=[0], first_step_min=30) + started("qwen", nodes=[1], first_step_min=40)
-    found = told(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow])["findings"]
+    found = explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow])["findings"]
     assert [(f["workload"]["name"], f["gpu_ms"]) for f in found] == [
         ("qwen", 2 * 38 * MINUTE),
         ("llama", 2 * 28 * MINUTE),
@@ -217,7 +217,7 @@ def test_two_slow_starts_at_once(tmp_path):
 
 def test_unpriced(tmp_path):
     records = [r for r in [*cluster(nodes=NODES), *fleet()] if not isinstance(r, Price)]
-    finding = only(told(tmp_path, [*records, *started("llama", nodes=[0, 1], first_step_min=20)]))
+    finding = only(explain(tmp_path, [*records, *started("llama", nodes=[0, 1], first_step_min=20)]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 18 * MINUTE)
 
 
@@ -238,18 +238,18 @@ class TestWithoutTheSdk:
 
     def test_until_the_first_activity(self, tmp_path):
         slow = [*started("llama", nodes=[0], from_min=10, sdk=False), *self.watched(0, 10, 30)]
-        finding = only(told(tmp_path, [*cluster(nodes=NODES), *self.fleet(), *slow]))
+        finding = only(explain(tmp_path, [*cluster(nodes=NODES), *self.fleet(), *slow]))
         assert interval(finding) == minutes(10, 30)
         assert finding["gpu_ms"] == 2 * 17 * MINUTE
         assert "to first GPU activity" in finding["evidence"][0]
 
     def test_a_notebook_waits_for_its_user(self, tmp_path):
         waits = [*started("nb", nodes=[0], from_min=10, sdk=False, kind="Notebook"), *self.watched(0, 10, 30)]
-        assert told(tmp_path, [*cluster(nodes=NODES), *self.fleet(), *waits])["findings"] == []
+        assert explain(tmp_path, [*cluster(nodes=NODES), *self.fleet(), *waits])["findings"] == []
 
     def test_with_kubernetes_alone_until_its_containers_run(self, tmp_path):
         slow = started("llama", nodes=[0], from_min=10, container_min=25, sdk=False)
-        found = told(tmp_path, [*cluster(nodes=NODES), *fleet(sdk=False), *slow])["findings"]
+        found = explain(tmp_path, [*cluster(nodes=NODES), *fleet(sdk=False), *slow])["findings"]
         (finding,) = [f for f in found if f["cause"] == "slow_start"]
         assert interval(finding) == minutes(10, 35)
         assert finding["gpu_ms"] == 2 * 24 * MINUTE
@@ -258,7 +258,7 @@ class TestWithoutTheSdk:
 def test_a_rank_that_never_came_is_named(tmp_path):
     three = [rank._replace(first_step_ms=None) for rank in run()[:3]]
     stuck = [event("stuck", 1, rank, step=0, reason="startup") for rank in range(3)]
-    answer = told(tmp_path, [*cluster(), *job(), *three, *stuck])
+    answer = explain(tmp_path, [*cluster(), *job(), *three, *stuck])
     (finding,) = answer["findings"]
     assert (finding["cause"], finding["culprit"]) == ("slow_start", {"rank": 3})
     assert finding["evidence"][1] == "rank 3 of 4 never joined, and the others are waiting"

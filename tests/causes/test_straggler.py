@@ -13,7 +13,19 @@ from pyrometer.causes.straggler import _SlowRank, _suggestion
 from pyrometer.model.records import StepWindow
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
-from tests.support.clusters import HOUR, START_MS, at, cluster, found, job, only, run, steps, told, two_a_node
+from tests.support.clusters import (
+    HOUR,
+    START_MS,
+    at,
+    cluster,
+    explain,
+    findings_of,
+    job,
+    only_finding,
+    run,
+    steps,
+    two_ranks_per_node,
+)
 
 STEPS = 10  # a window
 DELAY_MS = 50  # a step
@@ -57,7 +69,7 @@ def answer(tmp_path_factory):
     first = 0
     for name, phase, nodes in jobs:
         late = 2 * nodes - 1 if phase else None
-        for rank, place, there in two_a_node(name, range(first, first + nodes)):
+        for rank, place, there in two_ranks_per_node(name, range(first, first + nodes)):
             records += there
             records += windows(name, rank, place, late, phase, delay_ms=DELAY_MS if phase else 0)
         first += nodes
@@ -70,7 +82,7 @@ def answer(tmp_path_factory):
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("phase", PHASES)
 def test_twenty_steps_name_the_rank_and_its_phase(answer, phase, ranks):
-    (finding,) = [f for f in found("straggler", answer) if f["workload"]["name"] == f"{phase}-{ranks}"]
+    (finding,) = [f for f in findings_of("straggler", answer) if f["workload"]["name"] == f"{phase}-{ranks}"]
     assert finding["culprit"]["rank"] == ranks - 1
     assert finding["culprit"]["phase"] == phase
     assert finding["gpu_ms"] == pytest.approx((ranks - 1) * 2 * STEPS * DELAY_MS, rel=0.02)
@@ -78,7 +90,7 @@ def test_twenty_steps_name_the_rank_and_its_phase(answer, phase, ranks):
 
 
 def test_ranks_that_are_alike_wait_for_nobody(answer):
-    assert "alike" not in {f["workload"]["name"] for f in found("straggler", answer)}
+    assert "alike" not in {f["workload"]["name"] for f in findings_of("straggler", answer)}
 
 
 def test_a_rank_that_saves_for_all_is_not_slow(answer):
@@ -92,7 +104,7 @@ def test_it_goes_on_until_the_job_is_done(tmp_path, to_min, goes_on):
         waits = {"comm_ms": 100 if rank == 3 else 20_000, "forward_ms": 40_000 if rank == 3 else 20_000}
         records += steps(rank, 60, 119, **waits)
         records += [window._replace(to_ms=at(119.9)) for window in steps(rank, 119, 120, **waits)]
-    assert only("straggler", told(tmp_path, records))["ongoing"] == goes_on
+    assert only_finding("straggler", explain(tmp_path, records))["ongoing"] == goes_on
 
 
 def test_a_rank_without_a_gpu_is_not_told_to_look_at_one():

@@ -13,7 +13,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.store import Store
 from tests.support import clusters
-from tests.support.clusters import at, cluster, interval, minutes, pod, told
+from tests.support.clusters import at, cluster, explain, interval, minutes, pod
 
 MINUTE = clusters.MINUTE
 FREE_GPUS = Settings(finding_min_usd_micro=0)
@@ -46,7 +46,7 @@ def full(node="n0", gpus=2, **more):
 
 def test_a_pod_that_waits_beside_free_gpus(tmp_path):
     records = [*cluster(), *full(), workload(), *waits("llama-0", from_min=10.5, to_min=70.25, node="n1")]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert finding["workload"]["uid"] == "llama"
     assert finding["team"] == "nlp"
     assert finding["culprit"] == {"queue": "research"}
@@ -59,34 +59,34 @@ def test_a_pod_that_waits_beside_free_gpus(tmp_path):
 
 
 def test_one_that_still_waits_at_the_end(tmp_path):
-    finding = only(told(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0")]))
+    finding = only(explain(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0")]))
     assert interval(finding) == minutes(10, 120)
     assert finding["gpu_ms"] == 2 * 110 * MINUTE
 
 
 def test_free_gpus_that_nobody_waits_for_are_none(tmp_path):
-    assert told(tmp_path, [*cluster(), *full()])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *full()])["findings"] == []
 
 
 def test_waiting_while_all_is_taken_is_none(tmp_path):
-    assert told(tmp_path, [*cluster(), *full(), *full("n1"), workload(), *waits("llama-0")])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *full(), *full("n1"), workload(), *waits("llama-0")])["findings"] == []
 
 
 def test_too_few_are_none(tmp_path):
     records = [*cluster(), *full(), *full("n1", gpus=1), workload(), *waits("llama-0", gpus=2)]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 @pytest.mark.parametrize(("to_min", "found"), [(14.5, False), (15.5, True)])
 def test_an_ordinary_delay_is_none(tmp_path, to_min, found):
     records = [*cluster(), *full(), workload(), *waits("llama-0", to_min=to_min, node="n1")]
-    assert bool(told(tmp_path, records, settings=FREE_GPUS)["findings"]) == found
+    assert bool(explain(tmp_path, records, settings=FREE_GPUS)["findings"]) == found
 
 
 @pytest.mark.parametrize(("placed_min", "found"), [(63, False), (66, True)])
 def test_gpus_that_have_just_come_free_are_none(tmp_path, placed_min, found):
     records = [*cluster(), *full(), *full("n1", to_min=60), workload(), *waits("llama-0", to_min=placed_min, node="n1")]
-    findings = told(tmp_path, records, settings=FREE_GPUS)["findings"]
+    findings = explain(tmp_path, records, settings=FREE_GPUS)["findings"]
     assert [interval(finding) for finding in findings] == ([minutes(60, placed_min)] if found else [])
 
 
@@ -95,13 +95,13 @@ def test_unhealthy_nodes_are_not_free(tmp_path):
         Node(at(m), "test", "n1", "node-1", 2, "Test GPU", pool="pool", schedulable=False) for m in (0.01, 119.99)
     ]
     records = [r for r in cluster() if not (isinstance(r, Node) and r.node_uid == "n1")]
-    findings = told(tmp_path, [*records, *cordoned, *full(), workload(), *waits("llama-0")])["findings"]
+    findings = explain(tmp_path, [*records, *cordoned, *full(), workload(), *waits("llama-0")])["findings"]
     assert "stranded" not in {finding["cause"] for finding in findings}
 
 
 def test_fragments(tmp_path):
     records = [*cluster(), *full(gpus=1), *full("n1", gpus=1), workload(), *waits("llama-0", gpus=2)]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert "no node had more than 1 free, and a pod needs 2" in finding["evidence"]
     assert "bin packing" in finding["suggestion"]
     assert finding["gpu_ms"] == 2 * 110 * MINUTE
@@ -118,7 +118,7 @@ def test_fragments(tmp_path):
 )
 def test_what_the_scheduler_says(tmp_path, message, suggestion):
     said = Event(at(12), "failed_scheduling", pod_uid="llama-0", workload_uid="llama", message=message)
-    finding = only(told(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0"), said]))
+    finding = only(explain(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0"), said]))
     assert finding["evidence"][-1] == f"the scheduler reported: {message.rstrip('.')}"
     assert suggestion in finding["suggestion"]
 
@@ -126,18 +126,18 @@ def test_what_the_scheduler_says(tmp_path, message, suggestion):
 class TestGangs:
     def test_a_gang_that_fits_in_full(self, tmp_path):
         records = [*cluster(nodes=3), *full(), workload(gang_pods=2), *waits("a"), *waits("b", from_min=20)]
-        finding = only(told(tmp_path, records))
+        finding = only(explain(tmp_path, records))
         assert interval(finding) == minutes(10, 120)
         assert finding["gpu_ms"] == (2 * 10 + 4 * 100) * MINUTE
         assert "backfill" in finding["suggestion"]
 
     def test_a_gang_for_which_part_is_free_is_none(self, tmp_path):
         records = [*cluster(nodes=3), *full(), *full("n1"), workload(gang_pods=2), *waits("a"), *waits("b")]
-        assert told(tmp_path, records)["findings"] == []
+        assert explain(tmp_path, records)["findings"] == []
 
     def test_pods_that_need_no_gang_take_what_there_is(self, tmp_path):
         records = [*cluster(nodes=3), *full(), *full("n1"), workload(), *waits("a"), *waits("b")]
-        assert only(told(tmp_path, records))["gpu_ms"] == 2 * 110 * MINUTE
+        assert only(explain(tmp_path, records))["gpu_ms"] == 2 * 110 * MINUTE
 
 
 def test_two_that_wait_share_what_is_free(tmp_path):
@@ -149,7 +149,7 @@ def test_two_that_wait_share_what_is_free(tmp_path):
         workload("two"),
         *waits("two-0", "two", gpus=2, from_min=30),
     ]
-    found = {finding["workload"]["uid"]: finding for finding in told(tmp_path, records)["findings"]}
+    found = {finding["workload"]["uid"]: finding for finding in explain(tmp_path, records)["findings"]}
     assert found["one"]["gpu_ms"] == 3 * 110 * MINUTE
     assert found["two"]["gpu_ms"] == 2 * 90 * MINUTE
     assert interval(found["two"]) == minutes(30, 120)
@@ -157,44 +157,44 @@ def test_two_that_wait_share_what_is_free(tmp_path):
 
 def test_no_free_millisecond_is_claimed_twice(tmp_path):
     records = [*cluster(), *full(), workload("one"), *waits("one-0", "one"), workload("two"), *waits("two-0", "two")]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert finding["workload"]["uid"] == "one"
     assert finding["gpu_ms"] == 2 * 110 * MINUTE
 
 
 def test_a_short_break_divides_nothing_and_is_not_claimed(tmp_path):
     between = [workload("short"), *pod("short", "short", "n1", gpus=1, from_min=40, to_min=43)]
-    finding = only(told(tmp_path, [*cluster(), *full(), *between, workload(), *waits("llama-0")]))
+    finding = only(explain(tmp_path, [*cluster(), *full(), *between, workload(), *waits("llama-0")]))
     assert interval(finding) == minutes(10, 120)
     assert finding["gpu_ms"] == 2 * 107 * MINUTE
 
 
 def test_less_than_a_gpu_strands_none(tmp_path):
     records = [*cluster(), *full(), workload(), *waits("llama-0", share=SHARE_WHOLE // 2)]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_pods_that_ask_for_no_gpu_wait_for_something_else(tmp_path):
     records = [*cluster(), *full(), workload(), *waits("llama-0")]
     records = [r._replace(gpu_share=None) if isinstance(r, Pod) and r.name == "llama-0" else r for r in records]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_a_pod_without_a_workload(tmp_path):
-    finding = only(told(tmp_path, [*cluster(), *full(), *waits("alone", None)]))
+    finding = only(explain(tmp_path, [*cluster(), *full(), *waits("alone", None)]))
     assert (finding["workload"], finding["culprit"], finding["team"]) == (None, None, "ml")
     assert finding["title"].startswith("alone waited for 2 GPUs")
 
 
 def test_unpriced_time_is_found_too(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
-    finding = only(told(tmp_path, [*records, *full(), workload(), *waits("llama-0")]))
+    finding = only(explain(tmp_path, [*records, *full(), workload(), *waits("llama-0")]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 2 * 110 * MINUTE)
 
 
 @pytest.mark.parametrize(("from_min", "to_min"), [(0, 60), (30, 60), (60, 120)])
 def test_a_window_that_cuts_it(tmp_path, from_min, to_min):
-    told(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0", to_min=70, node="n1")])
+    explain(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0", to_min=70, node="n1")])
     with Store(tmp_path) as store:
         finding = only(why(store, TimeRange(at(from_min), at(to_min)), Settings(), zone=UTC))
     assert interval(finding) == minutes(max(from_min, 10), min(to_min, 70))

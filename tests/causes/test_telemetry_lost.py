@@ -14,7 +14,7 @@ from pyrometer.model.records import GpuSample, Node, Price
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from tests.support import clusters
-from tests.support.clusters import at, cluster, event, interval, job, minutes, pod, run, samples, steps, told
+from tests.support.clusters import at, cluster, event, explain, interval, job, minutes, pod, run, samples, steps
 
 BUSY = {"gpu_util_permille": 900, "sm_active_permille": 700, "power_w": 500}
 MINUTE = clusters.MINUTE
@@ -32,12 +32,12 @@ def only(answer):
 
 def test_a_healthy_night_has_none(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 120))]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_one_node_fell_silent(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30), (70, 120))]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"node": "node-1"}
     assert (finding["workload"], finding["team"]) == (None, "platform")
     assert interval(finding) == minutes(29, 70)  # from the last sample to the next; it speaks for a minute
@@ -50,14 +50,14 @@ def test_one_node_fell_silent(tmp_path):
 
 def test_it_lasts_to_the_end_when_nothing_comes_again(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert interval(finding) == minutes(29, 120)
     assert "came again" not in finding["evidence"][0]
 
 
 def test_nodes_that_fell_silent_together_are_one(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 30), (70, 120)), *sampled("n1", (0, 31), (70, 120))]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"nodes": ["node-0", "node-1"]}
     assert interval(finding) == minutes(29, 70)
     assert finding["gpu_ms"] == (2 * 40 + 2 * 39) * MINUTE
@@ -66,45 +66,45 @@ def test_nodes_that_fell_silent_together_are_one(tmp_path):
 
 def test_nodes_that_fell_silent_at_other_times_are_two(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 30), (70, 120)), *sampled("n1", (0, 80))]
-    found = told(tmp_path, records)["findings"]
+    found = explain(tmp_path, records)["findings"]
     assert [finding["culprit"] for finding in found] == [{"node": "node-0"}, {"node": "node-1"}]
     assert [interval(finding) for finding in found] == [minutes(29, 70), minutes(79, 120)]
 
 
 def test_two_gaps_of_one_node_are_two(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 20), (50, 60), (90, 120))]
-    assert sorted(map(interval, told(tmp_path, records)["findings"])) == [minutes(19, 50), minutes(59, 90)]
+    assert sorted(map(interval, explain(tmp_path, records)["findings"])) == [minutes(19, 50), minutes(59, 90)]
 
 
 @pytest.mark.parametrize(("back_min", "lost"), [(33, False), (36, True)])
 def test_short_gaps_are_nothing(tmp_path, back_min, lost):
     settings = Settings(finding_min_usd_micro=0)
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30), (back_min, 120))]
-    assert bool(told(tmp_path, records, settings=settings)["findings"]) == lost
+    assert bool(explain(tmp_path, records, settings=settings)["findings"]) == lost
 
 
 def test_where_there_never_was_any_nothing_is_lost(tmp_path):
-    answer = told(tmp_path, [*cluster(), *job()])
+    answer = explain(tmp_path, [*cluster(), *job()])
     assert {row["state"] for row in answer["states"]} == {"unobserved"}
     assert answer["findings"] == []
 
 
 def test_where_it_came_later_nothing_is_lost(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (60, 120))]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_samples_that_say_nothing_are_none(tmp_path):
     silent = sampled("n1", (30, 70), temperature_c=40)
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30), (70, 120)), *silent]
-    assert interval(only(told(tmp_path, records))) == minutes(29, 70)
+    assert interval(only(explain(tmp_path, records))) == minutes(29, 70)
 
 
 def test_a_source_that_sends_rarely_is_not_lost_in_between(tmp_path):
     rare = [
         GpuSample(at(minute), f"n{n}", slot, **BUSY) for n in (0, 1) for slot in (0, 1) for minute in range(0, 120, 8)
     ]
-    answer = told(tmp_path, [*cluster(), *job(), *rare])
+    answer = explain(tmp_path, [*cluster(), *job(), *rare])
     assert "unobserved" in {row["state"] for row in answer["states"]}
     assert answer["findings"] == []
 
@@ -112,24 +112,24 @@ def test_a_source_that_sends_rarely_is_not_lost_in_between(tmp_path):
 def test_a_pod_with_steps_is_observed_all_the_same(tmp_path):
     windows = [w for rank in range(4) for w in steps(rank, 0, 120, forward_ms=60_000)]
     records = [*cluster(), *job(), *run(), *windows, *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_a_pod_that_came_in_the_dark_is_claimed_from_its_start(tmp_path):
     records = [*cluster(), *pod("late", None, "n1", from_min=60), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert interval(finding) == minutes(60, 120)
     assert finding["gpu_ms"] == 2 * 60 * MINUTE
 
 
 def test_free_gpus_in_the_dark_cost_nobody_anything(tmp_path):
     records = [*cluster(), *job(pods=1), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_one_gpu_of_a_node(tmp_path):
     one = sampled("n1", (0, 120), slots=(0,)) + sampled("n1", (0, 30), slots=(1,))
-    finding = only(told(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *one]))
+    finding = only(explain(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *one]))
     assert finding["culprit"] == {"node": "node-1", "gpu": 1}
     assert finding["gpu_ms"] == 90 * MINUTE
 
@@ -137,12 +137,12 @@ def test_one_gpu_of_a_node(tmp_path):
 def test_a_node_that_is_not_ready_lost_more_than_its_telemetry(tmp_path):
     away = Node(at(31), "test", "n1", "node-1", 2, "Test GPU", pool="pool", ready=False)
     records = [*cluster(), away, *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_the_sdk_fell_silent(tmp_path):
     windows = [w for rank in range(4) for w in steps(rank, 0, 120 if rank < 2 else 50, forward_ms=60_000)]
-    finding = only(told(tmp_path, [*cluster(), *job(), *run(), *windows]))
+    finding = only(explain(tmp_path, [*cluster(), *job(), *run(), *windows]))
     assert finding["culprit"] == {"node": "node-1"}
     assert interval(finding) == minutes(50, 120)
     assert finding["gpu_ms"] == 2 * 70 * MINUTE
@@ -153,7 +153,7 @@ def test_the_sdk_fell_silent(tmp_path):
 def test_a_rank_that_is_silent_while_its_peers_hang_is_not_lost(tmp_path):
     windows = [w for rank in range(4) for w in steps(rank, 0, 50, forward_ms=60_000)]
     reports = [event("stuck", 50, rank) for rank in (0, 1, 2)]
-    answer = told(tmp_path, [*cluster(), *job(), *run(), *windows, *reports])
+    answer = explain(tmp_path, [*cluster(), *job(), *run(), *windows, *reports])
     assert {row["state"]: row["gpu_ms"] for row in answer["states"]} == {
         "train": 4 * 50 * MINUTE,
         "hang": 4 * 70 * MINUTE,
@@ -164,7 +164,7 @@ def test_a_rank_that_is_silent_while_its_peers_hang_is_not_lost(tmp_path):
 def test_a_rank_that_is_silent_while_most_others_go_on_is_not_hung(tmp_path):
     windows = [w for rank in (1, 2) for w in steps(rank, 0, 120, forward_ms=60_000)]
     windows += [*steps(0, 0, 100, forward_ms=60_000), *steps(3, 0, 50, forward_ms=60_000)]
-    answer = told(tmp_path, [*cluster(), *job(), *run(), *windows, event("stuck", 100, 0)])
+    answer = explain(tmp_path, [*cluster(), *job(), *run(), *windows, event("stuck", 100, 0)])
     states = {row["state"]: row["gpu_ms"] for row in answer["states"]}
     assert states["hang"] == 20 * MINUTE  # rank 0's own
     assert states["unobserved"] == 70 * MINUTE
@@ -174,20 +174,20 @@ def test_steps_of_another_pod_are_no_source_of_this_one(tmp_path):
     windows = [w for rank in (0, 1) for w in steps(rank, 0, 30, forward_ms=60_000)]
     other = pod("other", None, "n0", from_min=31)
     records = [*cluster(), *job(pods=1, to_min=30), *run(ranks=2, ended_ms=at(30)), *windows, *other]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_unpriced_time_is_found_too(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
     records += [*job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 2 * 90 * MINUTE)
 
 
 @pytest.mark.parametrize(("from_min", "to_min"), [(200, 260), (300, 420)])
 def test_a_window_that_begins_in_the_dark(tmp_path, from_min, to_min):
     records = [*cluster(hours=8), *job(), *sampled("n0", (0, 480)), *sampled("n1", (0, 30), (400, 480))]
-    told(tmp_path, records, hours=8)
+    explain(tmp_path, records, hours=8)
     window = TimeRange(at(from_min), at(to_min))
     with Store(tmp_path) as store:
         finding = only(why(store, window, Settings(), zone=UTC))
@@ -233,7 +233,7 @@ def test_only_real_gaps_are_told(tmp_path, every_s, seed):
         if times:
             gpu = {"gpu": 1} if gap.startswith("GPU") else {}
             planted[f"node-{node}", gpu.get("gpu")] = (lost, gap, times)
-    answer = told(tmp_path, records, hours=HOURS, settings=Settings(finding_min_usd_micro=0))
+    answer = explain(tmp_path, records, hours=HOURS, settings=Settings(finding_min_usd_micro=0))
     found = {
         (finding["culprit"]["node"], finding["culprit"].get("gpu")): interval(finding)
         for finding in answer["findings"]
@@ -257,22 +257,22 @@ def test_an_interval_that_changes_is_no_gap(tmp_path, every_s):
         for slot in (0, 1)
         for ms in (*range(at(0), at(60), 15_000), *range(at(60), at(240), every_s * 1000))
     ]
-    assert told(tmp_path, [*cluster(hours=4), *job(), *samples_of], hours=4)["findings"] == []
+    assert explain(tmp_path, [*cluster(hours=4), *job(), *samples_of], hours=4)["findings"] == []
 
 
 def test_one_of_two_exporters_is_enough(tmp_path):
     doubled = sampled("n1", (0, 120)) + [s._replace(time_ms=s.time_ms + 20_000) for s in sampled("n1", (0, 30))]
-    assert told(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *doubled])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *doubled])["findings"] == []
 
 
 def test_one_field_that_is_missing_is_no_gap(tmp_path):
     some = sampled("n1", (0, 30)) + sampled("n1", (30, 120), sm_active_permille=700)
-    assert told(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *some])["findings"] == []
+    assert explain(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *some])["findings"] == []
 
 
 def test_gpus_of_a_node_with_gaps_of_their_own_are_two_findings(tmp_path):
     apart = sampled("n1", (0, 30), (70, 120), slots=(0,)) + sampled("n1", (0, 60), (100, 120), slots=(1,))
-    found = told(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *apart])["findings"]
+    found = explain(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *apart])["findings"]
     assert sorted((interval(one), one["culprit"]["gpu"], one["gpu_ms"]) for one in found) == [
         (minutes(29, 70), 0, 40 * MINUTE),
         (minutes(59, 100), 1, 40 * MINUTE),
@@ -287,5 +287,5 @@ def test_a_node_that_goes_away_for_good(tmp_path, every_s, back_min):
     )
     samples_of = [GpuSample(ms, "n1", slot, **BUSY) for slot in (0, 1) for ms in times]
     usual = [GpuSample(ms, "n0", slot, **BUSY) for slot in (0, 1) for ms in range(at(0), at(120), every_s * 1000)]
-    finding = only(told(tmp_path, [*cluster(), *job(), *samples_of, *usual]))
+    finding = only(explain(tmp_path, [*cluster(), *job(), *samples_of, *usual]))
     assert interval(finding) == minutes(40 - every_s / 60, back_min or 120)

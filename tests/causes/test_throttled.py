@@ -13,7 +13,7 @@ from pyrometer.answers.why import why
 from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
-from tests.support.clusters import MINUTE, START_MS, at, cluster, job, minutes, pod, run, steps, told
+from tests.support.clusters import MINUTE, START_MS, at, cluster, explain, job, minutes, pod, run, steps
 
 BUSY = {"gpu_util_permille": 930, "sm_active_permille": 820, "power_w": 674}
 THERMAL, BRAKE, POWER_CAP = 0x20, 0x80, 0x4
@@ -56,7 +56,7 @@ HOT = {"sm_clock_mhz": 1_200, "throttle_reasons": THERMAL | POWER_CAP, "temperat
 
 
 def test_the_excess_of_a_hot_gpu(tmp_path):
-    finding = only(told(tmp_path, [*cluster(), *job(), *watched(on(1, 0, 30, 90, **HOT))]))
+    finding = only(explain(tmp_path, [*cluster(), *job(), *watched(on(1, 0, 30, 90, **HOT))]))
     assert finding["culprit"] == {"node": "node-1", "gpu": 0}
     assert (finding["from"], finding["to"]) == minutes(30, 90)
     assert finding["gpu_ms"] == 60 * MINUTE * 333 // 1000  # a third of what 1,800 MHz would do is missing
@@ -82,27 +82,27 @@ def test_the_excess_of_a_hot_gpu(tmp_path):
     ],
 )
 def test_what_is_no_throttling(tmp_path, slow):
-    causes = [f["cause"] for f in told(tmp_path, [*cluster(), *job(), *watched(slow)])["findings"]]
+    causes = [f["cause"] for f in explain(tmp_path, [*cluster(), *job(), *watched(slow)])["findings"]]
     assert "throttled" not in causes
 
 
 def test_temperature_stands_in_for_reasons(tmp_path):
     hot = on(1, 0, 30, 90, sm_clock_mhz=1_200, throttle_reasons=None, temperature_c=88)
-    finding = only(told(tmp_path, [*cluster(), *job(), *watched(hot)]))
+    finding = only(explain(tmp_path, [*cluster(), *job(), *watched(hot)]))
     assert finding["culprit"] == {"node": "node-1", "gpu": 0}
     assert finding["confidence"] < 0.9
 
 
 def test_a_small_slowdown_that_lasts(tmp_path):
     mild = on(0, 1, 0, 120, sm_clock_mhz=1_500, throttle_reasons=0x40)
-    finding = only(told(tmp_path, [*cluster(), *job(), *watched(mild)]))
+    finding = only(explain(tmp_path, [*cluster(), *job(), *watched(mild)]))
     assert (finding["from"], finding["to"]) == minutes(0, 120)
     assert finding["gpu_ms"] == 120 * MINUTE * 167 // 1000
 
 
 def test_its_own_time_before_where_it_is_alone(tmp_path):
     records = [*cluster(nodes=1, gpus=1), *job(pods=1, gpus=1)]
-    finding = only(told(tmp_path, [*records, *watched(on(0, 0, 60, 120, **HOT), nodes=(0,), gpus=1)]))
+    finding = only(explain(tmp_path, [*records, *watched(on(0, 0, 60, 120, **HOT), nodes=(0,), gpus=1)]))
     assert (finding["from"], finding["to"]) == minutes(60, 120)
 
 
@@ -110,7 +110,7 @@ def test_the_fleet_where_a_whole_job_is_slow(tmp_path):
     brake = {"sm_clock_mhz": 900, "throttle_reasons": BRAKE}
     other = [Workload(START_MS, "test", "nb", "Job", "ml", "nb", team="cv"), *pod("nb-0", "nb", "n1", gpus=4)]
     clocks = watched(lambda node, gpu, minute: brake if node == 0 else None, gpus=4)
-    finding = only(told(tmp_path, [*cluster(gpus=4), *job(pods=1, gpus=4), *other, *clocks]))
+    finding = only(explain(tmp_path, [*cluster(gpus=4), *job(pods=1, gpus=4), *other, *clocks]))
     assert finding["workload"]["name"] == "llama"
     assert finding["culprit"] == {"node": "node-0", "gpus": [0, 1, 2, 3]}
     assert finding["gpu_ms"] == pytest.approx(4 * 60 * MINUTE, rel=0.005)
@@ -120,13 +120,13 @@ def test_the_fleet_where_a_whole_job_is_slow(tmp_path):
 
 def test_with_nothing_to_compare_it_is_silent(tmp_path):
     records = [*cluster(nodes=1), *job(pods=1), *watched(lambda *_: HOT, nodes=(0,))]
-    assert told(tmp_path, records)["findings"] == []
+    assert explain(tmp_path, records)["findings"] == []
 
 
 def test_flapping_is_one_stretch_with_its_average(tmp_path):
     flaps = on(1, 0, 20, 100, **(HOT | {"sm_clock_mhz": 800}))
     clocks = watched(lambda n, g, minute: flaps(n, g, minute) if minute % 2 == 0 else None)
-    finding = only(told(tmp_path, [*cluster(), *job(), *clocks]))
+    finding = only(explain(tmp_path, [*cluster(), *job(), *clocks]))
     assert (finding["from"], finding["to"]) == minutes(20, 99)
     assert finding["gpu_ms"] == pytest.approx(79 * MINUTE * 5 / 18, rel=0.02)
 
@@ -142,7 +142,7 @@ def test_the_others_of_a_run_wait_for_it_as_for_any_straggler(tmp_path):
         for rank in range(4)
     )
     records = [*cluster(), *job(), *run(), *windows, *watched(on(1, 0, 30, 90, **HOT))]
-    found = {f["cause"]: f for f in told(tmp_path, records)["findings"]}
+    found = {f["cause"]: f for f in explain(tmp_path, records)["findings"]}
     assert set(found) == {"straggler", "throttled"}
     assert found["straggler"]["culprit"]["rank"] == 2
     assert found["straggler"]["gpu_ms"] == 3 * 60 * 17_500
@@ -152,7 +152,7 @@ def test_the_others_of_a_run_wait_for_it_as_for_any_straggler(tmp_path):
 def test_two_nodes_at_once(tmp_path):
     first, second = on(0, 0, 30, 90, **HOT), on(1, 1, 40, 100, **HOT)
     clocks = watched(lambda *where: first(*where) or second(*where))
-    found = told(tmp_path, [*cluster(), *job(), *clocks])["findings"]
+    found = explain(tmp_path, [*cluster(), *job(), *clocks])["findings"]
     assert {tuple(f["culprit"].values()) for f in found} == {("node-0", 0), ("node-1", 1)}
 
 
@@ -166,11 +166,11 @@ def test_a_window_that_cuts_it(tmp_path):
 
 def test_unpriced(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
-    finding = only(told(tmp_path, [*records, *job(), *watched(on(1, 0, 30, 90, **HOT))]))
+    finding = only(explain(tmp_path, [*records, *job(), *watched(on(1, 0, 30, 90, **HOT))]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 60 * MINUTE * 333 // 1000)
 
 
 def test_a_gpu_that_nobody_holds_is_nobody_s_loss(tmp_path):
     clocks = watched(on(1, 1, 30, 90, **HOT))
     records = [*cluster(), *job(pods=1), *clocks]
-    assert "throttled" not in [f["cause"] for f in told(tmp_path, records)["findings"]]
+    assert "throttled" not in [f["cause"] for f in explain(tmp_path, records)["findings"]]

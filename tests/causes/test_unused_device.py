@@ -10,7 +10,7 @@ from pyrometer.answers.why import why
 from pyrometer.model.records import Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
-from tests.support.clusters import MINUTE, START_MS, at, cluster, job, minutes, pod, samples, told
+from tests.support.clusters import MINUTE, START_MS, at, cluster, explain, job, minutes, pod, samples
 
 IDLE = {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 110}
 BUSY = {"gpu_util_permille": 900, "sm_active_permille": 700, "power_w": 500}
@@ -34,7 +34,7 @@ def only(answer):
 
 def test_one_device(tmp_path):
     records = [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4, to_min=119), *watched({(0, 3)}, to_min=119)]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"node": "node-0", "gpu": 3}
     assert (finding["from"], finding["to"]) == minutes(0, 119)
     assert finding["gpu_ms"] == 119 * MINUTE
@@ -47,19 +47,19 @@ def test_one_device(tmp_path):
 
 
 def test_all_at_work_is_fine(tmp_path):
-    assert told(tmp_path, [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4), *watched(set())])["findings"] == []
+    assert explain(tmp_path, [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4), *watched(set())])["findings"] == []
 
 
 def test_several_devices_of_one_node(tmp_path):
     records = [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4), *watched({(0, 1), (0, 3)})]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"node": "node-0", "gpus": [1, 3]}
     assert finding["gpu_ms"] == 2 * 120 * MINUTE
 
 
 def test_several_nodes_are_one_finding_that_names_the_pods(tmp_path):
     records = [*cluster(gpus=4), *job(gpus=4), *watched({(0, 1), (1, 3)}, nodes=(0, 1))]
-    finding = only(told(tmp_path, records))
+    finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"pods": ["llama-0", "llama-1"]}
     assert finding["gpu_ms"] == 2 * 120 * MINUTE
 
@@ -70,18 +70,18 @@ def test_two_workloads_at_once(tmp_path):
         *pod("qwen-0", "qwen", "n1", gpus=4),
     ]
     records = [*cluster(gpus=4), *job(pods=1, gpus=4), *other, *watched({(0, 1), (1, 3)}, nodes=(0, 1))]
-    found = told(tmp_path, records)["findings"]
+    found = explain(tmp_path, records)["findings"]
     assert {(f["workload"]["name"], f["culprit"]["gpu"]) for f in found} == {("llama", 1), ("qwen", 3)}
 
 
 def test_one_that_is_used_later_counts_until_then(tmp_path):
     late = watched({(0, 1)}, gpus=2, to_min=60) + watched(set(), gpus=2, from_min=60)
-    finding = only(told(tmp_path, [*cluster(nodes=1), *job(pods=1), *late]))
+    finding = only(explain(tmp_path, [*cluster(nodes=1), *job(pods=1), *late]))
     assert (finding["from"], finding["to"]) == minutes(0, 60)
 
 
 def test_without_telemetry_nothing_is_said(tmp_path):
-    causes = {f["cause"] for f in told(tmp_path, [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4)])["findings"]}
+    causes = {f["cause"] for f in explain(tmp_path, [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4)])["findings"]}
     assert "unused_device" not in causes
 
 
@@ -96,5 +96,5 @@ def test_a_window_that_cuts_it(tmp_path):
 
 def test_unpriced(tmp_path):
     records = [r for r in cluster(nodes=1, gpus=4) if not isinstance(r, Price)]
-    finding = only(told(tmp_path, [*records, *job(pods=1, gpus=4), *watched({(0, 3)})]))
+    finding = only(explain(tmp_path, [*records, *job(pods=1, gpus=4), *watched({(0, 3)})]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 120 * MINUTE)

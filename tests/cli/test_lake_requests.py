@@ -8,7 +8,7 @@ import pytest
 
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store
-from tests.support.hand_ledgers import held, machine
+from tests.support.hand_ledgers import job_records, node_records
 
 START_MS = 1_794_600_000_000 // MS_PER_HOUR * MS_PER_HOUR
 
@@ -20,8 +20,8 @@ def folders(tmp_path_factory):
     for name, hours in (("east", 3), ("west", 2)):
         found[name] = tmp_path_factory.mktemp("folders") / name
         with Store(found[name], create=True) as store:
-            store.append(machine(START_MS, START_MS + hours * MS_PER_HOUR))
-            store.append(held("nlp" if name == "east" else "vision", "pod-0", START_MS, START_MS + MS_PER_HOUR))
+            store.append(node_records(START_MS, START_MS + hours * MS_PER_HOUR))
+            store.append(job_records("nlp" if name == "east" else "vision", "pod-0", START_MS, START_MS + MS_PER_HOUR))
     return found
 
 

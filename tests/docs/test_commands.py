@@ -35,7 +35,7 @@ from pyrometer.store import Store
 from tests.support import clusters, sweep_runs
 from tests.support.kube_server import free_port
 from tests.support.server_process import serving
-from tests.support.traced_run import RUN, START_MS, Trained
+from tests.support.traced_run import RUN, START_MS, TrainingRecords
 from tests.support.webhook_receiver import receiving
 
 COPIES = ("docs/reference/commands.md",)  # its examples are those of the other pages
@@ -295,10 +295,12 @@ def home(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("home")
     later_ms = clusters.START_MS - START_MS
     with Store(home / "data", create=True) as store:
-        store.append(clusters.shifted(Trained(trace_every=8).records, later_ms))
+        store.append(clusters.shifted(TrainingRecords(trace_every=8).records, later_ms))
         store.append(clusters.cluster(nodes=1))
         for number, losses in enumerate(([3.9, 3.4, 3.1], [3.9, 3.6, 3.3])):
-            store.append(sweep_runs.trained(f"lr-{number}", number, 30 + 30 * number, losses, experiment="lr-sweep"))
+            store.append(
+                sweep_runs.run_records(f"lr-{number}", number, 30 + 30 * number, losses, experiment="lr-sweep")
+            )
     (home / "logs").mkdir()
     (home / "logs" / "2024-10-10_Muon.log").write_text(SPEEDRUN)
     (home / "train.py").write_text(TRAIN)

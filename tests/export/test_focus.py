@@ -19,7 +19,7 @@ from pyrometer.model.records import Allocation, Node, Pod, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 from pyrometer.store import Store
-from tests.support.focus_rules import RULES, broken
+from tests.support.focus_rules import RULES, count_violations
 from tests.support.hand_ledgers import ms_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def test_focus_export_follows_every_rule_of_the_specification(exported: Path) ->
     rows = read(exported)
     assert {row["ChargeClass"] for row in rows} == {"", "Correction"}
     assert {row["SubAccountName"] for row in rows} == {"nlp"}
-    assert broken(rows) == {}
+    assert count_violations(rows) == {}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from pyrometer.export.otlp_push import (
 )
 from pyrometer.model.records import Node, Pod, Run, Slot, Span, Workload
 from pyrometer.store import Store
-from tests.support.otel_conventions import conventional
+from tests.support.otel_conventions import convention_names
 from tests.support.otlp_receiver import plain
 
 NOW = 1_790_000_000_000
@@ -197,7 +197,7 @@ def test_resources_follow_the_opentelemetry_conventions(tmp_path: Path):
         "hw.name": "GPU 3",
         "hw.model": "NVIDIA H100",
     }
-    assert {name for name in resource if not name.startswith("pyrometer.")} <= conventional()
+    assert {name for name in resource if not name.startswith("pyrometer.")} <= convention_names()
     assert plain(step.attributes) == {"pyrometer.step": 1, "pyrometer.attempt": 1, "pyrometer.x": 1}
     assert forward.parent_span_id == step.span_id
     assert forward.start_time_unix_nano - step.start_time_unix_nano == 3_000

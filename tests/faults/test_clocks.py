@@ -12,13 +12,13 @@ from tests.support.crashing_process import Faults
 from tests.support.fault_harness import (
     START_MS,
     Sender,
-    Served,
+    ServerProcess,
     compare,
     deliveries,
-    look,
-    prepared,
-    scrape,
-    undisturbed,
+    prepare_folder,
+    read_folder,
+    run_without_faults,
+    scrape_deliveries,
 )
 from tests.support.metrics_page import samples
 
@@ -30,7 +30,7 @@ def load():
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory, load):
-    return undisturbed(tmp_path_factory.mktemp("twin") / "data", load)
+    return run_without_faults(tmp_path_factory.mktemp("twin") / "data", load)
 
 
 @pytest.mark.heavy
@@ -38,8 +38,8 @@ def twin(tmp_path_factory, load):
 def test_a_clock_that_jumps_while_the_server_runs_changes_no_ledger(tmp_path, load, twin, jumps_ms):
     clock = tmp_path / "clock"
     clock.write_text("0")
-    folder = prepared(tmp_path / "data")
-    with Served(folder, faults=Faults(clock=str(clock))) as served:
+    folder = prepare_folder(tmp_path / "data")
+    with ServerProcess(folder, faults=Faults(clock=str(clock))) as served:
         sender = Sender(load)
         for number, jump_ms in enumerate(jumps_ms, 1):
             assert sender.send(
@@ -50,16 +50,16 @@ def test_a_clock_that_jumps_while_the_server_runs_changes_no_ledger(tmp_path, lo
         assert sender.send(served.client)
         assert served.ready()["ready"]
     assert "Traceback" not in served.log
-    assert compare(look(folder), twin, sender.acknowledged).is_clean
+    assert compare(read_folder(folder), twin, sender.acknowledged).is_clean
 
 
 def test_samples_of_the_future_and_of_long_ago_are_left_out_and_counted(tmp_path):
     """What is far ahead or a month old is left out and counted; what is a day old is taken; no end is moved by it."""
-    folder = prepared(tmp_path / "data")
+    folder = prepare_folder(tmp_path / "data")
     now_ms = time.time_ns() // 1_000_000
-    future, past = scrape(now_ms + 2 * MS_PER_HOUR, 0), scrape(START_MS - 30 * MS_PER_DAY, 0)
-    with Served(folder) as served:
-        sender = Sender([*future, *past, *scrape(START_MS, 0)])
+    future, past = scrape_deliveries(now_ms + 2 * MS_PER_HOUR, 0), scrape_deliveries(START_MS - 30 * MS_PER_DAY, 0)
+    with ServerProcess(folder) as served:
+        sender = Sender([*future, *past, *scrape_deliveries(START_MS, 0)])
         assert sender.send(served.client)
         counted = samples(served.client.get("/metrics").text)["pyrometer_remote_write_samples_total"]
         outcomes = {labels["outcome"]: value for labels, value in counted}
@@ -70,6 +70,6 @@ def test_samples_of_the_future_and_of_long_ago_are_left_out_and_counted(tmp_path
         assert times == {START_MS}
     left_out = {outcome: count for outcome, count in outcomes.items() if outcome != "taken"}
     assert sum(left_out.values()) >= 2 * outcomes["taken"], outcomes
-    found = look(folder)
+    found = read_folder(folder)
     assert found.wrong == []
     assert all(row[0] < START_MS + 2 * MS_PER_HOUR for row in found.ledger)

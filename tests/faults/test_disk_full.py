@@ -18,7 +18,15 @@ import pytest
 
 from pyrometer.store.data_folder import DATABASE
 from tests.support.crashing_process import Faults
-from tests.support.fault_harness import Sender, Served, compare, deliveries, look, prepared, undisturbed
+from tests.support.fault_harness import (
+    Sender,
+    ServerProcess,
+    compare,
+    deliveries,
+    prepare_folder,
+    read_folder,
+    run_without_faults,
+)
 from tests.support.metrics_page import samples
 
 
@@ -29,14 +37,14 @@ def load():
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory, load):
-    return undisturbed(tmp_path_factory.mktemp("twin") / "data", load)
+    return run_without_faults(tmp_path_factory.mktemp("twin") / "data", load)
 
 
-def limit(served: Served, most_bytes: int) -> None:
-    resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+def limit(served: ServerProcess, max_file_bytes: int) -> None:
+    resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (max_file_bytes, resource.RLIM_INFINITY))
 
 
-def until(served: Served, holds, within_s: float = 20.0) -> None:
+def until(served: ServerProcess, holds, within_s: float = 20.0) -> None:
     """Asks until it is so: nothing tells from outside."""
     ends_s = time.monotonic() + within_s
     while not holds(served.ready()):
@@ -49,8 +57,8 @@ def halves(folder: Path) -> list[Path]:
 
 
 def test_senders_keep_what_a_full_disk_does_not_take_and_it_goes_on_when_there_is_room(tmp_path, load, twin):
-    folder = prepared(tmp_path / "data")
-    with Served(folder) as served:
+    folder = prepare_folder(tmp_path / "data")
+    with ServerProcess(folder) as served:
         sender = Sender(load)
         assert sender.send(served.client, most=20)
         limit(served, 0)
@@ -69,7 +77,7 @@ def test_senders_keep_what_a_full_disk_does_not_take_and_it_goes_on_when_there_i
         until(served, lambda ready: ready["shortcomings"] == [])
         assert "it works again" in served.log
         assert "Traceback" not in served.log
-    counts = compare(look(folder), twin, sender.acknowledged)
+    counts = compare(read_folder(folder), twin, sender.acknowledged)
     assert counts.is_clean
     assert counts.acknowledged == len(set().union(*(one.rows for one in load)))
     assert halves(folder) == []
@@ -77,8 +85,8 @@ def test_senders_keep_what_a_full_disk_does_not_take_and_it_goes_on_when_there_i
 
 def test_a_database_that_gave_up_on_a_full_disk_is_opened_again(tmp_path, load, twin):
     """DuckDB ends itself when it cannot write its WAL into its file; whoever sent something must not notice."""
-    folder = prepared(tmp_path / "data")
-    with Served(folder, faults=Faults(checkpoint_bytes=20_000)) as served:
+    folder = prepare_folder(tmp_path / "data")
+    with ServerProcess(folder, faults=Faults(checkpoint_bytes=20_000)) as served:
         sender = Sender(load)
         assert sender.send(served.client, most=10)
         limit(served, (folder / DATABASE).stat().st_size + 100_000)  # its file grows by blocks of 256 KiB
@@ -90,7 +98,7 @@ def test_a_database_that_gave_up_on_a_full_disk_is_opened_again(tmp_path, load, 
         answer = served.client.get("/api/v1/cost", params={"all": "1"})
         assert answer.status_code == 200, answer.text
         assert "Traceback" not in served.log
-    assert compare(look(folder), twin, sender.acknowledged).is_clean
+    assert compare(read_folder(folder), twin, sender.acknowledged).is_clean
 
 
 @pytest.fixture
@@ -116,9 +124,9 @@ def fill(path: Path) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("fault", ["full", "read-only"])
 def test_a_real_disk_that_is_full_or_read_only(small_disk, load, twin, fault):
-    folder = prepared(small_disk / "data")
+    folder = prepare_folder(small_disk / "data")
     filler = small_disk / "filler"
-    with Served(folder) as served:
+    with ServerProcess(folder) as served:
         sender = Sender(load)
         assert sender.send(served.client, most=20)
         if fault == "full":
@@ -139,13 +147,13 @@ def test_a_real_disk_that_is_full_or_read_only(small_disk, load, twin, fault):
         assert sender.send(served.client)
         until(served, lambda ready: ready["shortcomings"] == [])
         assert "Traceback" not in served.log
-    assert compare(look(folder), twin, sender.acknowledged).is_clean
+    assert compare(read_folder(folder), twin, sender.acknowledged).is_clean
 
 
 def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path):
     taken = tmp_path / "file"
     taken.write_text("")
-    served = Served(taken / "data")
+    served = ServerProcess(taken / "data")
     assert not served.listens
     assert served.end() == 1
     assert served.log.count("\n") == 1

@@ -23,15 +23,15 @@ from tests.support.effort import THOROUGH
 from tests.support.fault_harness import (
     START_MS,
     Counts,
-    Found,
-    command,
+    FolderContents,
     compare,
     deliveries,
-    look,
-    prepared,
-    undisturbed,
+    prepare_folder,
+    read_folder,
+    run_command,
+    run_without_faults,
 )
-from tests.support.kills import Scene, every_step
+from tests.support.kills import KillScenario, kill_at_every_step
 
 SOME = 16 if THOROUGH else 30  # every so manyth step
 
@@ -40,13 +40,13 @@ SOME = 16 if THOROUGH else 30  # every so manyth step
 def scene(tmp_path_factory):
     scratch = tmp_path_factory.mktemp("killed")
     load = deliveries(30, 10)
-    twin = undisturbed(scratch / "twin", load)
-    return Scene(scratch, prepared(scratch / "before"), load, twin)
+    twin = run_without_faults(scratch / "twin", load)
+    return KillScenario(scratch, prepare_folder(scratch / "before"), load, twin)
 
 
 @pytest.mark.parametrize("step", [20, 110])
 def test_a_server_that_is_killed_has_lost_nothing(scene, step):
-    killed = scene.server_dies_at(step)
+    killed = scene.kill_server_at(step)
     assert killed is not None
     assert killed.counts.acknowledged == 112
     assert killed.counts.is_clean, killed
@@ -55,17 +55,17 @@ def test_a_server_that_is_killed_has_lost_nothing(scene, step):
 @pytest.mark.heavy
 @pytest.mark.parametrize("steps", [(150, 10), (40, 60, 30)])
 def test_servers_that_are_killed_one_after_the_other_have_lost_nothing(scene, steps):
-    killed = scene.server_dies_at(*steps)
+    killed = scene.kill_server_at(*steps)
     assert killed is None or killed.counts.is_clean, killed
 
 
 @pytest.mark.heavy
 def test_a_server_that_is_killed_at_any_moment_has_lost_nothing(scene):
-    killed = scene.server_dies_sometime(random.Random(1), times=4)
+    killed = scene.kill_server_at_random(random.Random(1), times=4)
     assert killed.counts.is_clean, killed
 
 
-def folders_to_harm(scene: Scene, harm):
+def folders_to_harm(scene: KillScenario, harm):
     """Copies of the sealed folder, each harmed in the same way."""
 
     def make() -> Path:
@@ -103,8 +103,11 @@ COMMANDS = {
 @pytest.mark.parametrize("what", COMMANDS)
 def test_a_command_that_is_killed_can_be_run_again(scene, what):
     harm, arguments = COMMANDS[what]
-    killed, steps = every_step(
-        folders_to_harm(scene, harm), arguments, lambda folder: compare(look(folder), scene.twin, set()), every=SOME
+    killed, steps = kill_at_every_step(
+        folders_to_harm(scene, harm),
+        arguments,
+        lambda folder: compare(read_folder(folder), scene.twin, set()),
+        every=SOME,
     )
     assert steps > 10
     assert killed.counts.is_clean, killed
@@ -113,10 +116,10 @@ def test_a_command_that_is_killed_can_be_run_again(scene, what):
 def test_a_repair_that_is_killed_with_the_ledger_taken_down_builds_it_the_next_time(scene):
     harm, arguments = COMMANDS["repair"]
     taken_down, once = 10, 1_000
-    killed, _ = every_step(
+    killed, _ = kill_at_every_step(
         folders_to_harm(scene, harm),
         arguments,
-        lambda folder: compare(look(folder), scene.twin, set()),
+        lambda folder: compare(read_folder(folder), scene.twin, set()),
         step=taken_down,
         every=once,
     )
@@ -130,11 +133,11 @@ def test_forgetting_that_is_killed_forgets_neither_more_nor_less(scene):
     make = folders_to_harm(scene, lambda folder: None)
     arguments = COMMANDS["build"][1]
     twin_folder = make()
-    assert "nothing to account for" in command(*arguments(twin_folder), faults=kept).log  # all of it is older
-    twin: Found = look(twin_folder)
+    assert "nothing to account for" in run_command(*arguments(twin_folder), faults=kept).log  # all of it is older
+    twin: FolderContents = read_folder(twin_folder)
     assert len(twin.ledger) < len(scene.twin.ledger)
-    killed, steps = every_step(
-        make, arguments, lambda folder: compare(look(folder), twin, set()), every=SOME, faults=kept, ends=(1,)
+    killed, steps = kill_at_every_step(
+        make, arguments, lambda folder: compare(read_folder(folder), twin, set()), every=SOME, faults=kept, ends=(1,)
     )
     assert steps > 10
     assert killed.counts.is_clean, killed
@@ -152,14 +155,14 @@ def test_a_closing_that_is_killed_closed_the_month_or_nothing(scene, tmp_path):
         return {name: told[name] for name in ("total", "ledger", "row_count", "sha256")}
 
     twin_folder = make()
-    done = command("close", month, "--data", twin_folder, faults=later)
+    done = run_command("close", month, "--data", twin_folder, faults=later)
     assert done.process.exitcode == 0, done.log
     twin = closed(twin_folder)
 
     def check(folder: Path) -> Counts:
-        return Counts(faults=1, unlike=int(closed(folder) != twin), wrong=len(look(folder).wrong))
+        return Counts(faults=1, unlike=int(closed(folder) != twin), wrong=len(read_folder(folder).wrong))
 
-    killed, steps = every_step(
+    killed, steps = kill_at_every_step(
         make, lambda folder: ["close", month, "--data", str(folder)], check, every=SOME, faults=later, ends=(0, 1)
     )
     shutil.rmtree(twin_folder)

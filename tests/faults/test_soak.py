@@ -7,14 +7,16 @@ import sys
 
 import pytest
 
-from tests.support.soak_days import days, slope
+from tests.support.soak_days import simulate_days, slope
 
 
 @pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc: runs on Linux")
 def test_some_days_leave_nothing_behind(tmp_path):
     async def live():
-        return [held async for held in days(tmp_path / "data", 4, every_minutes=60, kept_days=1, books_every_h=8)]
+        return [
+            held async for held in simulate_days(tmp_path / "data", 4, every_minutes=60, kept_days=1, books_every_h=8)
+        ]
 
     held = asyncio.run(live())
     settled = held[1:]

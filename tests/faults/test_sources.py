@@ -14,7 +14,15 @@ import pytest
 from pyrometer.store import Store
 from tests.support.crashing_process import Faults
 from tests.support.exporter_texts import Gpu, text_of
-from tests.support.fault_harness import Sender, Served, compare, deliveries, look, prepared, undisturbed
+from tests.support.fault_harness import (
+    Sender,
+    ServerProcess,
+    compare,
+    deliveries,
+    prepare_folder,
+    read_folder,
+    run_without_faults,
+)
 from tests.support.metrics_page import samples
 
 
@@ -25,25 +33,25 @@ def load():
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory, load):
-    return undisturbed(tmp_path_factory.mktemp("twin") / "data", load)
+    return run_without_faults(tmp_path_factory.mktemp("twin") / "data", load)
 
 
 def test_everything_twice_and_shuffled_is_the_same_ledger(tmp_path, load, twin):
-    folder = prepared(tmp_path / "data")
+    folder = prepare_folder(tmp_path / "data")
     mixed = [*load, *load]
     random.Random(3).shuffle(mixed)
-    with Served(folder) as served:
+    with ServerProcess(folder) as served:
         sender = Sender(mixed)
         assert sender.send(served.client)
-    assert compare(look(folder), twin, sender.acknowledged).is_clean
+    assert compare(read_folder(folder), twin, sender.acknowledged).is_clean
 
 
 def test_a_second_server_says_who_has_the_folder_and_harms_nobody(tmp_path, load, twin):
-    folder = prepared(tmp_path / "data")
-    with Served(folder) as first:
+    folder = prepare_folder(tmp_path / "data")
+    with ServerProcess(folder) as first:
         sender = Sender(load)
         assert sender.send(first.client, most=5)
-        second = Served(folder)
+        second = ServerProcess(folder)
         assert not second.listens
         assert second.end() == 1
         assert f"in use by process {first.process.pid}" in second.log
@@ -51,13 +59,13 @@ def test_a_second_server_says_who_has_the_folder_and_harms_nobody(tmp_path, load
         assert sender.send(first.client)
         address = json.loads((folder / "server.json").read_text())
         assert str(first.port) in json.dumps(address)
-    assert compare(look(folder), twin, sender.acknowledged).is_clean
+    assert compare(read_folder(folder), twin, sender.acknowledged).is_clean
 
 
 @pytest.mark.parametrize("cut", [0.0, 0.5, 0.999])
 def test_a_sender_that_goes_in_the_middle_of_a_body_leaves_nothing(tmp_path, load, cut):
-    folder = prepared(tmp_path / "data")
-    with Served(folder) as served:
+    folder = prepare_folder(tmp_path / "data")
+    with ServerProcess(folder) as served:
         for one in load[:4]:
             head = f"POST {one.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(one.body)}\r\n"
             head += "".join(f"{name}: {value}\r\n" for name, value in one.headers.items())
@@ -66,7 +74,7 @@ def test_a_sender_that_goes_in_the_middle_of_a_body_leaves_nothing(tmp_path, loa
         sender = Sender(load[4:6])
         assert sender.send(served.client)
     assert "Traceback" not in served.log
-    found = look(folder)
+    found = read_folder(folder)
     assert set(found.keys) == sender.acknowledged
     assert found.wrong == []
 
@@ -112,7 +120,7 @@ class Flapping:
         self.server.server_close()
 
 
-def stored(served: Served) -> float:
+def stored(served: ServerProcess) -> float:
     return samples(served.client.get("/metrics").text)["pyrometer_records_stored_total"][0][1]
 
 
@@ -121,7 +129,7 @@ def test_an_exporter_that_flaps_and_a_server_that_is_killed_double_no_sample(tmp
     quick = Faults(scrape_every_s=0.1)
     with Flapping() as exporter:
         for _ in range(3):
-            served = Served(tmp_path / "data", "--scrape", exporter.url, faults=quick)
+            served = ServerProcess(tmp_path / "data", "--scrape", exporter.url, faults=quick)
             assert served.listens
             ends_s = time.monotonic() + 30
             while stored(served) < 5:

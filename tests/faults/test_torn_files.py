@@ -13,7 +13,15 @@ import pytest
 from pyrometer.store import Store
 from pyrometer.store.data_folder import DATABASE
 from tests.support.crashing_process import Faults
-from tests.support.fault_harness import Sender, Served, command, deliveries, look, prepared, undisturbed
+from tests.support.fault_harness import (
+    Sender,
+    ServerProcess,
+    deliveries,
+    prepare_folder,
+    read_folder,
+    run_command,
+    run_without_faults,
+)
 
 DERIVED = ("ledger_row", "carry", "energy")
 ASKED = ("why", "cost", "runs", "check")
@@ -23,7 +31,7 @@ ASKED = ("why", "cost", "runs", "check")
 def sealed(tmp_path_factory):
     """A folder whose hours are sealed, and what it says."""
     folder = tmp_path_factory.mktemp("sealed") / "data"
-    found = undisturbed(folder, deliveries(60, 5))
+    found = run_without_faults(folder, deliveries(60, 5))
     return folder, found
 
 
@@ -52,7 +60,7 @@ HARMS = {"cut": cut, "flip": flip, "empty": empty}
 def asked(what: str, folder: Path):
     """What a command says of the folder: an answer, or one sentence."""
     arguments = [what, str(folder)] if what == "check" else [what, "--data", str(folder), "--all", "-o", "json"]
-    said = command(*arguments)
+    said = run_command(*arguments)
     assert said.process.exitcode in (0, 1), said.log
     assert "Traceback" not in said.log
     if what != "check" and said.process.exitcode:
@@ -71,10 +79,10 @@ def test_no_part_is_harmed_without_being_found(folder, sealed, harm, kind):
     said = asked("check", folder)
     assert said.process.exitcode == 1
     assert f"parts/{kind}/" in said.out
-    mended = command("check", folder, "--repair")
+    mended = run_command("check", folder, "--repair")
     assert (mended.process.exitcode, mended.log) == (0, "")
     assert mended.out.endswith(": all is well.\n")
-    again = look(folder)
+    again = read_folder(folder)
     assert again.wrong == []
     if kind in DERIVED:
         assert (again.rows, again.ledger) == (sealed[1].rows, sealed[1].ledger)
@@ -108,28 +116,28 @@ def test_a_harmed_catalogue_is_whole_enough_or_refused_and_no_part_is_harmed_by_
     else:
         HARMS[harm](folder / DATABASE, random.Random(harm))
     parts = {path: path.read_bytes() for path in (folder / "parts").rglob("*.parquet")}
-    served = Served(folder)
+    served = ServerProcess(folder)
     if not served.listens:
         assert served.end() == 1
         assert served.log.count("\n") == 1
         assert "check" in served.log
         assert {path: path.read_bytes() for path in (folder / "parts").rglob("*.parquet")} == parts
-        assert command("check", folder, "--repair").process.exitcode == 0
+        assert run_command("check", folder, "--repair").process.exitcode == 0
     else:
         served.stop()
         assert "Traceback" not in served.log
-    again = look(folder)
+    again = read_folder(folder)
     assert (again.rows, again.ledger, again.wrong) == (sealed[1].rows, sealed[1].ledger, [])
 
 
 def test_parts_without_a_catalogue_are_not_taken_for_leftovers(folder, sealed):
     (folder / DATABASE).unlink()
-    served = Served(folder)
+    served = ServerProcess(folder)
     assert not served.listens
     assert served.end() == 1
     assert "--repair" in served.log
-    assert command("check", folder, "--repair").process.exitcode == 0
-    assert look(folder).rows == sealed[1].rows
+    assert run_command("check", folder, "--repair").process.exitcode == 0
+    assert read_folder(folder).rows == sealed[1].rows
 
 
 def test_a_first_start_that_was_killed_is_no_broken_folder(tmp_path):
@@ -141,8 +149,8 @@ def test_a_first_start_that_was_killed_is_no_broken_folder(tmp_path):
 @pytest.mark.parametrize("harm", HARMS)
 def test_bodies_that_are_harmed_are_put_aside_and_the_others_are_read(tmp_path, harm):
     chance = random.Random(harm)
-    folder = prepared(tmp_path / "data")
-    served = Served(folder, faults=_patient())
+    folder = prepare_folder(tmp_path / "data")
+    served = ServerProcess(folder, faults=_patient())
     assert served.listens
     sender = Sender(deliveries(30, 5))
     assert sender.send(served.client)
@@ -153,10 +161,10 @@ def test_bodies_that_are_harmed_are_put_aside_and_the_others_are_read(tmp_path, 
     assert said
     for one in (sent[0], said[0]):
         HARMS[harm](one, chance)
-    with Served(folder) as served:
+    with ServerProcess(folder) as served:
         pass
     assert "Traceback" not in served.log
-    found = set(look(folder).keys)
+    found = set(read_folder(folder).keys)
     lost = sender.acknowledged - found
     # of one body: two samples, forty windows; of a file that is cut, what was behind the other in it
     assert len(lost) <= (42 if harm == "flip" else 2 * 30 + 40)
@@ -177,7 +185,7 @@ def _patient() -> Faults:
 def test_what_was_told_may_be_harmed(folder, harm):
     (folder / "told.json").write_text(json.dumps({"findings": {}, "reports": {"file": "2026-11-01"}}))
     HARMS[harm](folder / "told.json", random.Random(harm))
-    with Served(folder) as served:
+    with ServerProcess(folder) as served:
         assert served.ready()["ready"]
     assert "Traceback" not in served.log
 
@@ -185,7 +193,7 @@ def test_what_was_told_may_be_harmed(folder, harm):
 def test_a_server_says_which_part_rotted_under_it(folder):
     part = max((folder / "parts").rglob("*.parquet"), key=lambda path: path.stat().st_size)
     flip(part, random.Random(7))
-    with Served(folder) as served:
+    with ServerProcess(folder) as served:
         ends_s = time.monotonic() + 20
         while not any("is damaged" in text for text in served.ready()["shortcomings"]):
             assert time.monotonic() < ends_s, served.log

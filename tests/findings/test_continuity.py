@@ -16,7 +16,7 @@ from tests.support import clusters
 
 
 def hang(store: Store, covered: LedgerCoverage, **asked: str) -> dict[str, Any]:
-    return clusters.only("hang", question("why", {"all": "1"} | asked, Settings())(store, covered))
+    return clusters.only_finding("hang", question("why", {"all": "1"} | asked, Settings())(store, covered))
 
 
 def test_it_has_one_name_for_all_who_may_see_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pyrometer.model.units import round_rows
 from pyrometer.simulate.jobs import Activity, Effect, Job, JobAttempt
 from pyrometer.simulate.rank_steps import steps_of
 from pyrometer.train.run.stall_limits import LIMITS_S
-from tests.support.clusters import MINUTE, all_ranks, at, cluster, event, job, minutes, only, run, told
+from tests.support.clusters import MINUTE, all_ranks, at, cluster, event, explain, job, minutes, only_finding, run
 
 # -- when, and how much -----------------------------------------------------------------------------------------------
 
@@ -72,12 +72,14 @@ def test_the_sum_is_what_the_findings_save(tmp_path):
     ended = run(ended_ms=at(40), outcome="failed")
     again = [*run(attempt=2, started_min=41, resumed_step=3000), *all_ranks(41, 60, attempt=2, first_step=3000)]
     stuck = [event("stuck", 60, rank, attempt=2, step=4899, reason="forward") for rank in range(4)]
-    answer = told(tmp_path, [*cluster(), *job(), *ended, *all_ranks(0, 40), *again, *stuck])
+    answer = explain(tmp_path, [*cluster(), *job(), *ended, *all_ranks(0, 40), *again, *stuck])
     assert {finding["cause"] for finding in answer["findings"]} == {"hang", "lost_work"}
-    assert only("lost_work", answer)["what_if"]["detected"] == minutes(41, 0)[0]  # when the next attempt resumed
-    assert only("lost_work", answer)["what_if"]["saved_gpu_ms"] == 0
+    assert (
+        only_finding("lost_work", answer)["what_if"]["detected"] == minutes(41, 0)[0]
+    )  # when the next attempt resumed
+    assert only_finding("lost_work", answer)["what_if"]["saved_gpu_ms"] == 0
     saved = answer["saved_if_caught"]
-    hung = only("hang", answer)["what_if"]
+    hung = only_finding("hang", answer)["what_if"]
     assert (saved["gpu_ms"], saved["usd_micro"]) == (hung["saved_gpu_ms"], hung["saved_usd_micro"])
     assert saved["gpu_ms"] == 4 * 59 * MINUTE
     assert saved["sentence"] == "Acting as soon as each problem was detectable would have saved $14 of $17."
@@ -86,7 +88,7 @@ def test_the_sum_is_what_the_findings_save(tmp_path):
 def test_a_run_of_slow_steps_is_not_said_to_hang_sooner_than_the_sdk_says_so(tmp_path):
     steps = all_ranks(0, 40, step_max_us=45_000_000)
     stuck = [event("stuck", 40, rank, step=3999, reason="forward") for rank in range(4)]
-    finding = only("hang", told(tmp_path, [*cluster(), *job(), *run(), *steps, *stuck]))
+    finding = only_finding("hang", explain(tmp_path, [*cluster(), *job(), *run(), *steps, *stuck]))
     assert finding["what_if"]["detect_s"] == 450  # ten of them
 
 

@@ -15,7 +15,7 @@ from pyrometer.model.records import Allocation, GpuSample, Pod, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.store import Store
-from tests.support.clusters import HOUR, START_MS, at, cluster, found, pod, told
+from tests.support.clusters import HOUR, START_MS, at, cluster, explain, findings_of, pod
 
 GPUS = 2
 EVERYTHING = Settings(finding_min_usd_micro=0, finding_min_ms=1)
@@ -79,7 +79,7 @@ def test_a_hang_has_its_own_times_and_figures(tmp_path, hourly):
         build(store, EVERYTHING, now_ms=START_MS + 3 * HOUR)
         answer = why(store, TimeRange(START_MS, START_MS + 3 * HOUR), EVERYTHING, zone=UTC)
     for node, (name, spans) in enumerate(SPANS.items()):
-        hangs = [one for one in found("hang", answer) if one["owner_uid"] == f"pod-{node}"]
+        hangs = [one for one in findings_of("hang", answer) if one["owner_uid"] == f"pod-{node}"]
         ends = [sampled_at(HOUR + a, HOUR + b, 5_000, 700) for a, b in spans]
         if name != "twice":
             ends = [(ends[0][0], ends[-1][1])]
@@ -108,8 +108,8 @@ def test_ends_are_within_one_sample_of_the_truth(tmp_path_factory, planted):
     for node, (every_ms, phase_ms, begins, length_ms) in enumerate(planted):
         records += pod(f"pod-{node}", None, f"n{node}", gpus=GPUS)
         records += seen(node, every_ms, phase_ms, [(begins, begins + length_ms)], HUNG)
-    answer = told(tmp_path_factory.mktemp("night"), records, hours=1, settings=EVERYTHING)
-    hangs = {one["owner_uid"]: one for one in found("hang", answer)}
+    answer = explain(tmp_path_factory.mktemp("night"), records, hours=1, settings=EVERYTHING)
+    hangs = {one["owner_uid"]: one for one in findings_of("hang", answer)}
     for node, (every_ms, phase_ms, begins, length_ms) in enumerate(planted):
         hang = hangs[f"pod-{node}"]
         from_ms, to_ms = times(hang)
@@ -125,7 +125,7 @@ def test_figures_are_of_the_gpus_that_hung(tmp_path):
     span, later = [(1_810_000, 1_840_000)], [(1_900_000, 1_990_000)]
     records = [*cluster(hours=1), *pod("pod", None, "n0", gpus=GPUS)]
     records += seen(0, 5_000, 0, span, HUNG, slots=[0]) + seen(0, 5_000, 0, later, HUNG, slots=[1])
-    (hang,) = found("hang", told(tmp_path, records, hours=1, settings=EVERYTHING))
+    (hang,) = findings_of("hang", explain(tmp_path, records, hours=1, settings=EVERYTHING))
     assert times(hang) == (1_810_000, 1_990_000)
     assert FIGURES in hang["evidence"]
     assert hang["gpu_ms"] == 30_000 + 90_000
@@ -136,7 +136,7 @@ def test_a_hang_on_part_of_a_gpu(tmp_path):
     half = Allocation(START_MS, "pod", "n0", 0, START_MS, None, SHARE_WHOLE // 2)
     records = [*cluster(hours=1, nodes=1), *pod("pod", None, "n0", gpus=0), half]
     records += seen(0, 5_000, 0, [(1_810_000, 1_840_000)], HUNG, slots=[0])
-    (hang,) = found("hang", told(tmp_path, records, hours=1, settings=EVERYTHING))
+    (hang,) = findings_of("hang", explain(tmp_path, records, hours=1, settings=EVERYTHING))
     assert times(hang) == (1_810_000, 1_840_000)
     assert hang["gpu_ms"] == 15_000
 
@@ -144,7 +144,7 @@ def test_a_hang_on_part_of_a_gpu(tmp_path):
 def test_idle_gpus_from_the_first_sample_to_the_next_holder(tmp_path):
     records = [*cluster(hours=2), *pod("pod", None, "n0", gpus=GPUS)]
     records += seen(0, 30_000, 11_000, [(1_217_500, 3_322_200)], IDLE, to_min=120)
-    (idle,) = found("idle_held", told(tmp_path, records, settings=EVERYTHING))
+    (idle,) = findings_of("idle_held", explain(tmp_path, records, settings=EVERYTHING))
     assert times(idle) == sampled_at(1_217_500, 3_322_200, 30_000, 11_000)
 
 
@@ -168,7 +168,7 @@ def test_a_gang_that_waited_for_some_seconds(tmp_path):
             ),
             *(Allocation(ms, f"p{number}", f"n{number}", gpu, ms, None, SHARE_WHOLE) for gpu in range(GPUS)),
         ]
-    (wait,) = found("gang_wait", told(tmp_path, records, hours=1, settings=EVERYTHING))
+    (wait,) = findings_of("gang_wait", explain(tmp_path, records, hours=1, settings=EVERYTHING))
     assert times(wait) == (610_000, 640_000)
     assert wait["gpu_ms"] == GPUS * 30_000
 
@@ -176,11 +176,11 @@ def test_a_gang_that_waited_for_some_seconds(tmp_path):
 def test_without_the_facts_a_state_is_somewhere_in_its_minute(tmp_path):
     records = [*cluster(hours=1), *pod("pod", None, "n0", gpus=GPUS)]
     records += seen(0, 5_000, 0, [(1_810_000, 1_840_000)], HUNG)
-    told(tmp_path, records, hours=1, settings=EVERYTHING)
+    explain(tmp_path, records, hours=1, settings=EVERYTHING)
     with Store(tmp_path) as store:
         store.seal()
         store.drop_parts(store.parts("gpu_sample"))
         answer = why(store, TimeRange(START_MS, START_MS + HOUR), EVERYTHING, zone=UTC)
-    (hang,) = found("hang", answer)
+    (hang,) = findings_of("hang", answer)
     assert times(hang) == (1_800_000, 1_860_000)
     assert hang["gpu_ms"] == GPUS * 30_000

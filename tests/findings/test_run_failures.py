@@ -21,7 +21,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.render.why_text import render_text
 from pyrometer.store import Store
 from pyrometer.train.run.exits import describe
-from tests.support.clusters import MINUTE, START_MS, all_ranks, at, cluster, event, found, job, pod, run, told
+from tests.support.clusters import MINUTE, START_MS, all_ranks, at, cluster, event, explain, findings_of, job, pod, run
 
 
 def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
@@ -151,7 +151,7 @@ FIRST = {
 def test_every_answer_names_the_rank_that_failed_first(tmp_path, name):
     ends, first = FIRST[name]
     window = TimeRange(START_MS, START_MS + 120 * MINUTE)
-    answer = told(tmp_path / "data", failed(ends))
+    answer = explain(tmp_path / "data", failed(ends))
     with Store(tmp_path / "data") as store:
         (row,) = runs(store, window, zone=UTC)["rows"]
         shown = show(store, "run", window, Settings(), zone=UTC)
@@ -196,7 +196,7 @@ def hang_until(folder, records, minute: float) -> dict:
     with Store(folder, create=True) as store:
         store.append(records)
         build(store, Settings(), now_ms=at(minute))
-        (finding,) = found("hang", why(store, TimeRange(START_MS, at(minute)), Settings(), zone=UTC))
+        (finding,) = findings_of("hang", why(store, TimeRange(START_MS, at(minute)), Settings(), zone=UTC))
     return finding
 
 
@@ -232,6 +232,6 @@ def test_a_crash_loop_goes_on_between_two_pods(tmp_path):
         start = 30 * number
         (made, *held) = pod(f"llama-{number}", "llama", "n0", from_min=start, to_min=start + 30)
         records += [made._replace(phase="Failed", attempt=number + 1), *held]
-    answer = told(tmp_path, records)
-    (finding,) = found("crash_loop", answer)
+    answer = explain(tmp_path, records)
+    (finding,) = findings_of("crash_loop", answer)
     assert (finding["ongoing"], finding["ended"]) == (True, False)

@@ -25,7 +25,7 @@ from pyrometer_datasets.recording import Recordings
 from pyrometer_datasets.speedrun import SpeedrunLogs
 from pyrometer_datasets.traces import OpenbTrace, PhillyTrace
 from tests.support.effort import EFFORT
-from tests.support.fuzz_targets import fit
+from tests.support.fuzz_targets import check_storable
 from tests.support.mangle import as_json, mangled, mangled_value
 
 EXAMPLES = settings(max_examples=60 * EFFORT, suppress_health_check=list(HealthCheck))
@@ -68,7 +68,7 @@ def delivered(source: Any) -> None:
         said(error)
         return
     with suppress(ValueError, OverflowError, TypeError):  # which `Store.append` turns into a StoreError
-        fit(records)
+        check_storable(records)
 
 
 def said(error: Exception) -> None:

@@ -22,7 +22,7 @@ from pyrometer.identify.kubernetes.cluster import Cluster
 from pyrometer.model.records import Pod
 from pyrometer.model.settings import Settings
 from tests.support.effort import EFFORT
-from tests.support.fuzz_targets import fit
+from tests.support.fuzz_targets import check_storable
 from tests.support.mangle import as_json, mangled_value
 
 EXAMPLES = settings(max_examples=150 * EFFORT, suppress_health_check=list(HealthCheck))
@@ -87,7 +87,7 @@ def test_whatever_objects_say_others_are_written_down(things, gone):
     records += cluster.take(ObservedObject(good, NOW_MS + 1))
     cluster.tick(NOW_MS + 10**8)
     assert any(isinstance(one, Pod) and one.pod_uid == "good" for one in records)
-    fit(records)
+    check_storable(records)
 
 
 @EXAMPLES
@@ -134,7 +134,7 @@ def test_more_gpus_than_anybody_has_take_no_memory(amount):
         for nodes in ([NODE], [node]):
             cluster = Cluster("test", Settings())
             seen = [*(decoded("node", one) for one in nodes), decoded("pod", pod), decoded("pod", _pod())]
-            fit([record for one in seen for record in cluster.take(ObservedObject(one, NOW_MS))])
+            check_storable([record for one in seen for record in cluster.take(ObservedObject(one, NOW_MS))])
         assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
     finally:
         tracemalloc.stop()
@@ -145,4 +145,4 @@ def test_an_event_says_whatever_its_writer_likes(took):
     cluster = Cluster("test", Settings())
     message = f'Successfully pulled image "a" in {took}'
     cluster.take(ObservedObject(decoded("pod", _pod()), NOW_MS))
-    fit(cluster.take(ObservedObject(decoded("event", THINGS["event"] | {"message": message}), NOW_MS)))
+    check_storable(cluster.take(ObservedObject(decoded("event", THINGS["event"] | {"message": message}), NOW_MS)))

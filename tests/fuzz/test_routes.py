@@ -175,7 +175,7 @@ class Served(NamedTuple):
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("fuzzed")
     with Store(folder, create=True) as store, asyncio.Runner() as loop:
-        store.append(two_teams.both())
+        store.append(two_teams.all_records())
         tokens = Tokens(folder)
         made = {role: tokens.create(role, role, 0) for role in ("admin", "ingest")}
         made["team"] = tokens.create("team", "team_viewer", 0, TEAM)

@@ -16,7 +16,7 @@ from pyrometer.model.settings import Settings
 from tests.kube.test_deploy import doctor, granted
 from tests.kube.test_kinds import _JOB, _STATEFUL
 from tests.support import manifests
-from tests.support.kube_collectors import Site, asked, collecting, ended, gpu_seconds, now_ms, rows
+from tests.support.kube_collectors import Site, collecting, gpu_seconds, now_ms, query_rows, rows, wait_for_ended
 from tests.support.kube_server import KINDS, ApiServer, Kubectl, definition
 
 __all__ = ["granted"]  # the fixture
@@ -89,7 +89,7 @@ def make(site: Site, name: str) -> tuple[str, ...]:
 
 def _made(site: Site, owner: dict[str, Any], name: str, above: tuple[Any, ...]) -> Any:
     if owner["kind"] == "Pod":
-        made = manifests.owned(manifests.pod(site.namespace, name, 0), *above)
+        made = manifests.with_owners(manifests.pod(site.namespace, name, 0), *above)
         return site.kubectl.create(made)
     more = {"spec": spec} if (spec := SPECS.get((owner["apiVersion"], owner["kind"]))) else {}
     return site.owner(owner["apiVersion"], owner["kind"], name, *above, **more)
@@ -111,9 +111,9 @@ def test_in_the_cluster_workloads_are_what_they_are_from_a_laptop(
                 expected.update(dict.fromkeys(workloads, 200 // len(workloads)))
             site.finish()
             for collector in (admin, reader):
-                await ended(collector, namespace, len(site.pods))
+                await wait_for_ended(collector, namespace, len(site.pods))
                 assert await gpu_seconds(collector, namespace) == expected
-                served = await asked(
+                served = await query_rows(
                     collector, f"SELECT DISTINCT kind FROM workload WHERE serves AND namespace = '{namespace}'"
                 )
                 assert {"DynamoGraphDeployment", "InferenceService"} <= {kind for (kind,) in served}
@@ -232,9 +232,9 @@ def test_jobs_that_work_with_fewer_pods_than_they_may_have_wait_for_nobody(
                 site.pod(f"mindspore-gpu-mpiworker-{number}", volcano, gpus=1)
                 site.pod(f"elastic-worker-{number}", elastic, gpus=1)
             site.finish()
-            await ended(collector, namespace, 4)
+            await wait_for_ended(collector, namespace, 4)
             gangs = f"SELECT DISTINCT name, gang_pods FROM workload WHERE namespace = '{namespace}' ORDER BY 1"
-            assert await asked(collector, gangs) == [("elastic", 2), ("mindspore-gpu", 2)]
+            assert await query_rows(collector, gangs) == [("elastic", 2), ("mindspore-gpu", 2)]
             assert await states(collector) & {"gang_wait"} == set()
 
     asyncio.run(scenario())
@@ -255,8 +255,8 @@ def test_gangs_that_failed_while_the_collector_was_down_are_one_attempt_each(
     def gang(letter: str) -> None:
         pods = []
         for number in range(4):
-            thing = manifests.owned(manifests.pod(namespace, f"{letter}-worker-{number}", 1), job)
-            pods.append(kubectl.create(manifests.placed(thing, site.nodes[0])))
+            thing = manifests.with_owners(manifests.pod(namespace, f"{letter}-worker-{number}", 1), job)
+            pods.append(kubectl.create(manifests.on_node(thing, site.nodes[0])))
         start_ms = now_ms()
         for pod in pods:
             kubectl.status(pod, manifests.status(start_ms, start_ms, start_ms + 1_000, exit_code=1))
@@ -265,8 +265,8 @@ def test_gangs_that_failed_while_the_collector_was_down_are_one_attempt_each(
 
     async def watch(pods: int) -> list[tuple[Any, ...]]:
         async with collecting(api_server, tmp_path / "data") as collector:
-            await ended(collector, namespace, pods)
-            found = await asked(
+            await wait_for_ended(collector, namespace, pods)
+            found = await query_rows(
                 collector,
                 "SELECT name[1] AS gang, count(DISTINCT name), list(DISTINCT attempt) FROM "
                 f"(FROM pod WHERE namespace = '{namespace}' "

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.kube_collectors import Site, collecting, ended, gpu_seconds
+from tests.support.kube_collectors import Site, collecting, gpu_seconds, wait_for_ended
 from tests.support.kube_server import ApiServer, Kubectl
 
 pytestmark = pytest.mark.heavy
@@ -71,7 +71,7 @@ def test_with_what_is_granted_the_collector_does_its_whole_job(
             job = site.owner("batch/v1", "Job", "train", spec=JOB)
             site.pod("train-0", job)
             site.finish()
-            await ended(collector, namespace, 1)
+            await wait_for_ended(collector, namespace, 1)
             assert await gpu_seconds(collector, namespace) == {"Job/train": 800}
             assert collector.source is not None
             assert collector.source.shortcomings() == []

@@ -16,7 +16,7 @@ from pyrometer.serve.ingest.telemetry_ingest import HoldersFromKubernetes, Telem
 from tests.serve.ingest.test_telemetry_ingest import exporter
 from tests.support import manifests
 from tests.support.exporter_texts import Gpu, text_of
-from tests.support.kube_collectors import Site, collecting, until_rows
+from tests.support.kube_collectors import Site, collecting, wait_for_rows
 from tests.support.kube_server import ApiServer, Kubectl
 
 pytestmark = pytest.mark.heavy
@@ -35,7 +35,7 @@ def test_an_exporter_among_the_pods_says_which_gpu_a_pod_has(
                 f"WHERE pod_uid = '{site.pods[0]['metadata']['uid']}' QUALIFY row_number() OVER "
                 "(PARTITION BY slot_index, from_ms ORDER BY time_ms DESC) = 1) WHERE to_ms IS NULL ORDER BY 1"
             )
-            await until_rows(collector, holds, [(0, "count"), (1, "count")])
+            await wait_for_rows(collector, holds, [(0, "count"), (1, "count")])
             gpus = [Gpu(i, host=node, pod="train-0" if i in (5, 6) else None, namespace=namespace) for i in range(8)]
             with exporter(lambda: text_of(gpus).decode()) as url:
                 _exporter_pod(kubectl, namespace, node, url)
@@ -53,7 +53,7 @@ def test_an_exporter_among_the_pods_says_which_gpu_a_pod_has(
                     collector.store, collector.lock, scrapes, HoldersFromKubernetes(lambda: collector.cluster)
                 )
                 running = asyncio.create_task(telemetry.run())
-                await until_rows(collector, holds, [(5, "dcgm"), (6, "dcgm")])
+                await wait_for_rows(collector, holds, [(5, "dcgm"), (6, "dcgm")])
                 running.cancel()
                 with suppress(asyncio.CancelledError):
                     await running
@@ -67,7 +67,7 @@ def test_an_exporter_among_the_pods_says_which_gpu_a_pod_has(
 
 
 def _exporter_pod(kubectl: Kubectl, namespace: str, node: str, url: str) -> None:
-    thing = manifests.placed(
+    thing = manifests.on_node(
         manifests.pod(namespace, "dcgm-exporter-x", 0, labels={"app": "nvidia-dcgm-exporter"}), node
     )
     thing["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": urlsplit(url).port}]

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from tests.support import manifests
-from tests.support.kube_collectors import Site, asked, collecting, ended, gpu_seconds, now_ms, until_rows
+from tests.support.kube_collectors import (
+    Site,
+    collecting,
+    gpu_seconds,
+    now_ms,
+    query_rows,
+    wait_for_ended,
+    wait_for_rows,
+)
 from tests.support.kube_server import ApiServer, Kubectl
 
 pytestmark = pytest.mark.heavy
@@ -168,7 +176,7 @@ def test_pods_of_a_job_are_one_workload_with_exact_gpu_seconds(
             site = Site(kubectl, namespace)
             make(site)
             site.finish()
-            await ended(collector, namespace, len(site.pods))
+            await wait_for_ended(collector, namespace, len(site.pods))
             assert await gpu_seconds(collector, namespace) == {workload: gpus * 100}
 
     asyncio.run(scenario())
@@ -183,7 +191,7 @@ def test_a_job_that_a_pipeline_makes_is_a_workload_of_its_own(
             site = Site(kubectl, namespace)
             pipeline(site)
             site.finish()
-            await ended(collector, namespace, len(site.pods))
+            await wait_for_ended(collector, namespace, len(site.pods))
             held = {"Workflow/train-pipeline-8hj2k": 100, "PyTorchJob/step-train": 800}
             assert await gpu_seconds(collector, namespace) == held
 
@@ -207,16 +215,16 @@ def test_an_experiment_over_two_namespaces_and_three_attempts(
             for attempt in range(3):  # each begins when the one before is over
                 pod = site.pod("larger-0", large, namespace=other)
                 site.finish()
-                await ended(collector, namespace, attempt + 2)
+                await wait_for_ended(collector, namespace, attempt + 2)
                 if attempt < 2:
                     kubectl.delete(pod)
                     site.pods.remove(pod)
             assert await gpu_seconds(collector, namespace) == {"PyTorchJob/small": 800, "PyTorchJob/larger": 2400}
-            found = await asked(
+            found = await query_rows(
                 collector, f"SELECT name, attempt FROM pod WHERE namespace = '{other}' GROUP BY ALL ORDER BY ALL"
             )
             assert found == [("larger-0", 1), ("larger-0", 2), ("larger-0", 3)]
-            names = await asked(
+            names = await query_rows(
                 collector,
                 f"SELECT DISTINCT experiment, experiment_rule FROM workload WHERE namespace LIKE '{namespace}%'",
             )
@@ -235,8 +243,8 @@ def test_a_label_of_the_job_that_comes_later_renames_its_team(
             job = site.owner("kubeflow.org/v1", "PyTorchJob", "late")
             site.pod("late-0", job)
             teams = f"SELECT team, team_rule FROM workload WHERE namespace = '{namespace}' ORDER BY time_ms"
-            await until_rows(collector, teams, [(namespace, "namespace")])
+            await wait_for_rows(collector, teams, [(namespace, "namespace")])
             kubectl.patch(job, {"metadata": {"labels": {"team": "vision"}}})
-            await until_rows(collector, teams, [(namespace, "namespace"), ("vision", "label:team")])
+            await wait_for_rows(collector, teams, [(namespace, "namespace"), ("vision", "label:team")])
 
     asyncio.run(scenario())

@@ -14,14 +14,23 @@ from pyrometer.account.build.ledger import build
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from tests.support import manifests
-from tests.support.effort import EFFORT, OF_TEST_ALL
-from tests.support.kube_collectors import asked, collecting, ended, gpu_seconds, now_ms, rows, until, until_rows
+from tests.support.effort import EFFORT, TEST_ALL_EFFORT
+from tests.support.kube_collectors import (
+    collecting,
+    gpu_seconds,
+    now_ms,
+    query_rows,
+    rows,
+    wait_for_ended,
+    wait_for_rows,
+    wait_until,
+)
 from tests.support.kube_server import ApiServer, Kubectl, free_port
 
 pytestmark = pytest.mark.heavy
 
 NODES, GPUS, WAVE_S, RUN_S = 40, 8, 20, 15
-WAVES = 16 if EFFORT > OF_TEST_ALL else 4  # of 320 pods; PYROMETER_EXAMPLES=3 makes them five thousand
+WAVES = 16 if EFFORT > TEST_ALL_EFFORT else 4  # of 320 pods; PYROMETER_EXAMPLES=3 makes them five thousand
 JOB = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "m", "image": "x"}]}}}
 
 
@@ -83,8 +92,8 @@ def test_thousands_of_pods_with_compaction_and_cut_connections(
         job = jobs[(wave + place) % len(jobs)]
         from_ms = begin_ms + wave * WAVE_S * 1_000
         to_ms = from_ms + (1 + (place * 7 + wave) % RUN_S) * 1_000
-        pod = manifests.owned(manifests.pod(namespace, f"p-{wave}-{place}", 1), job)
-        made = kubectl.create(manifests.placed(pod, nodes[place // GPUS]))
+        pod = manifests.with_owners(manifests.pod(namespace, f"p-{wave}-{place}", 1), job)
+        made = kubectl.create(manifests.on_node(pod, nodes[place // GPUS]))
         kubectl.status(made, manifests.status(from_ms, from_ms, to_ms))
         kubectl.delete(made)
         return f"Job/{job['metadata']['name']}", (to_ms - from_ms) // 1_000
@@ -104,12 +113,12 @@ def test_thousands_of_pods_with_compaction_and_cut_connections(
                     for name, seconds in await asyncio.gather(*lives):
                         expected[name] += seconds
             count = WAVES * NODES * GPUS
-            await ended(collector, namespace, count, timeout_s=120)
+            await wait_for_ended(collector, namespace, count, timeout_s=120)
             assert wire.cuts == 4
             assert await gpu_seconds(collector, namespace) == expected
             assert collector.source is not None
             assert collector.source.watches["", "Pod"].listings == 1  # it went on where it was, every time
-            gaps = await asked(collector, "SELECT count(*) FROM event WHERE kind = 'watch_gap'")
+            gaps = await query_rows(collector, "SELECT count(*) FROM event WHERE kind = 'watch_gap'")
             assert gaps == [(0,)]
 
     asyncio.run(scenario())
@@ -125,8 +134,8 @@ class Two:
         self.start_ms = now_ms() - 120_000
 
     def pod(self, name: str, from_ms: int | None = None) -> Any:
-        pod = manifests.owned(manifests.pod(self.namespace, name, 2), self.job)
-        made = self.kubectl.create(manifests.placed(pod, self.node["metadata"]["name"]))
+        pod = manifests.with_owners(manifests.pod(self.namespace, name, 2), self.job)
+        made = self.kubectl.create(manifests.on_node(pod, self.node["metadata"]["name"]))
         at_ms = self.start_ms if from_ms is None else from_ms
         return self.kubectl.status(made, manifests.status(at_ms, at_ms))
 
@@ -140,13 +149,13 @@ def test_a_restart_reads_back_what_the_api_still_knows(
     async def before() -> None:
         async with collecting(api_server, tmp_path / "data") as collector:
             two.stays, two.ends = two.pod("stays"), two.pod("ends")
-            await until_rows(collector, ids, [("ends", None), ("stays", None)])
+            await wait_for_rows(collector, ids, [("ends", None), ("stays", None)])
 
     async def after() -> None:
         async with collecting(api_server, tmp_path / "data") as collector:
-            await until_rows(collector, ids, [("comes", None), ("ends", two.ended_ms), ("stays", None)])
+            await wait_for_rows(collector, ids, [("comes", None), ("ends", two.ended_ms), ("stays", None)])
             attempts = f"SELECT DISTINCT attempt FROM pod WHERE namespace = '{namespace}'"
-            assert await asked(collector, attempts) == [(1,)]  # it is one life of one job
+            assert await query_rows(collector, attempts) == [(1,)]  # it is one life of one job
 
     asyncio.run(before())
     two.ended_ms = now_ms()
@@ -164,11 +173,11 @@ def test_a_pod_that_vanished_while_nobody_watched_pays_until_it_was_last_seen(
     async def before() -> None:
         async with collecting(api_server, tmp_path / "data") as collector:
             two.stays, two.goes = two.pod("stays"), two.pod("goes")
-            await until_rows(collector, ids, [("goes", False), ("stays", False)])
+            await wait_for_rows(collector, ids, [("goes", False), ("stays", False)])
 
     async def after() -> None:
         async with collecting(api_server, tmp_path / "data") as collector:
-            await until_rows(collector, ids, [("goes", True), ("stays", False)])
+            await wait_for_rows(collector, ids, [("goes", True), ("stays", False)])
 
     asyncio.run(before())
     kubectl.delete(two.goes)
@@ -198,16 +207,16 @@ def test_an_api_server_that_was_away(api_server: ApiServer, kubectl: Kubectl, na
     async def scenario() -> None:
         async with collecting(api_server, tmp_path / "data") as collector:
             pod = two.pod("ends")
-            await until_rows(collector, ids, [("ends", None)])
+            await wait_for_rows(collector, ids, [("ends", None)])
             api_server.stop()
-            await until(lambda: collector.source.watches["", "Pod"].trouble is not None)
+            await wait_until(lambda: collector.source.watches["", "Pod"].trouble is not None)
             api_server.compact()
             api_server.start()
             kubectl.client.close()
             with Kubectl(api_server) as fresh:
                 at_ms = now_ms()
                 fresh.status(pod, manifests.status(two.start_ms, two.start_ms, at_ms))
-                await until_rows(collector, ids, [("ends", at_ms)])
+                await wait_for_rows(collector, ids, [("ends", at_ms)])
 
     asyncio.run(scenario())
 
@@ -220,7 +229,7 @@ def test_lists_are_read_in_pages(
 
     async def scenario() -> None:
         async with collecting(api_server, tmp_path / "data") as collector:
-            found = await asked(collector, f"SELECT name FROM node WHERE name LIKE '{namespace}-%' ORDER BY name")
+            found = await query_rows(collector, f"SELECT name FROM node WHERE name LIKE '{namespace}-%' ORDER BY name")
             assert [name for (name,) in found] == names
 
     asyncio.run(scenario())

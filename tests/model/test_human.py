@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.model.human import date, date_time, dollars, hours, percent, ratio, wrapped
-from tests.support.money_texts import SHARES, WRITTEN
+from tests.support.money_texts import AMOUNT_TEXTS, SHARE_TEXTS
 
 
-@pytest.mark.parametrize(("usd_micro", "written"), WRITTEN)
+@pytest.mark.parametrize(("usd_micro", "written"), AMOUNT_TEXTS)
 def test_money_has_one_format(usd_micro, written):
     """tests/browser/test_format.py compares the page with the same table."""
     assert dollars(usd_micro) == written
@@ -29,7 +29,7 @@ def test_money_is_rounded_to_the_nearest_and_halves_away_from_zero(usd_micro):
         assert -unit < 2 * (shown - abs(usd_micro)) <= unit
 
 
-@pytest.mark.parametrize(("part", "whole", "written"), SHARES)
+@pytest.mark.parametrize(("part", "whole", "written"), SHARE_TEXTS)
 def test_shares_have_one_format(part, whole, written):
     """tests/browser/test_format.py compares the page with the same table."""
     assert percent(part, whole) == written

@@ -23,7 +23,7 @@ from pyrometer.model.records import Node
 from pyrometer.model.settings import Settings
 from pyrometer.simulate.night import simulate
 from pyrometer.store import Store
-from tests.support.exposed_night import Exposed, newest
+from tests.support.exposed_night import NightScrapes, newest
 from tests.support.prometheus_servers import Server, prometheus, victoria
 
 pytestmark = pytest.mark.heavy
@@ -66,7 +66,7 @@ def remembering(
         pytest.skip(f"needs {kind}: apt-get install {kind}")
     folder = tmp_path_factory.mktemp("remembers")
     with Store(night.folder) as store:
-        past = Exposed(store, *night.window, every_ms=EVERY_MS, honor_labels=not renamed).lines()
+        past = NightScrapes(store, *night.window, every_ms=EVERY_MS, honor_labels=not renamed).lines()
         server = prometheus(folder, past) if kind == "prometheus" else victoria(folder, past)
     yield server
     server.close()

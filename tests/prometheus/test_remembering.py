@@ -20,7 +20,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.serve.ingest.backfill import PrometheusFollower
 from pyrometer.store import Store
 from tests.prometheus.test_history import EVERY_MS, Night, held, night  # noqa: F401 - a fixture
-from tests.support.exposed_night import Exposed, Line
+from tests.support.exposed_night import Line, NightScrapes
 from tests.support.prometheus_servers import prometheus
 
 pytestmark = pytest.mark.heavy
@@ -38,7 +38,7 @@ def test_who_had_gpus_is_known_and_looking_twice_changes_nothing(night: Night, t
     now_ms = time.time_ns() // 1_000_000 // 60_000 * 60_000
     by_ms = now_ms - 60_000 - night.window.to_ms
     with Store(night.folder) as store:
-        lines = Exposed(store, *night.window, every_ms=EVERY_MS, honor_labels=True).lines()
+        lines = NightScrapes(store, *night.window, every_ms=EVERY_MS, honor_labels=True).lines()
         server = prometheus(tmp_path / "prometheus", (later(line, by_ms) for line in lines))
 
     async def scenario(store: Store) -> None:
@@ -76,7 +76,7 @@ def test_a_prometheus_that_is_gone_for_an_hour_is_said_to_be_and_costs_nothing(n
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus: apt-get install prometheus")
     with Store(night.folder) as store:
-        past = Exposed(store, *night.window, every_ms=EVERY_MS, honor_labels=True).lines()
+        past = NightScrapes(store, *night.window, every_ms=EVERY_MS, honor_labels=True).lines()
         server = prometheus(tmp_path / "prometheus", past)
     hour_ms, end_ms = 3_600_000, night.window.to_ms + 60_000
     clock_ms = [0]

@@ -17,7 +17,7 @@ from pyrometer.store import Store
 from tests.kube.conftest import api_server, kubectl, namespace  # noqa: F401 - fixtures
 from tests.prometheus.test_history import Night, held, night  # noqa: F401 - fixtures
 from tests.support import manifests
-from tests.support.exposed_night import Exposed, newest
+from tests.support.exposed_night import NightScrapes, newest
 from tests.support.kube_server import ApiServer, Kubectl
 from tests.support.prometheus_servers import prometheus
 
@@ -32,7 +32,7 @@ def test_what_is_still_there_is_asked_and_the_rest_remembered(
     with Store(night.folder) as store:
         names = [node.name for node in newest(store, Node, "node_uid")]
         server = prometheus(
-            tmp_path / "prometheus", Exposed(store, *night.window, every_ms=30_000, honor_labels=True).lines()
+            tmp_path / "prometheus", NightScrapes(store, *night.window, every_ms=30_000, honor_labels=True).lines()
         )
     uids = {kubectl.create(manifests.node(name))["metadata"]["uid"] for name in names}
     try:

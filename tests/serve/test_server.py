@@ -31,7 +31,7 @@ from pyrometer.store import Store, StoreBusyError
 from tests.support import clusters
 from tests.support.kube_server import free_port
 from tests.support.server_process import serving
-from tests.support.traced_run import RUN, Trained
+from tests.support.traced_run import RUN, TrainingRecords
 
 
 def small_night(folder: Path) -> Path:
@@ -327,7 +327,7 @@ class TestTokens:
 
 @pytest.mark.heavy
 def test_traces_and_lineage_equal_local_answers(tmp_path: Path) -> None:
-    with Trained(attempts=((0, 21),)).store(tmp_path / "data"):
+    with TrainingRecords(attempts=((0, 21),)).store(tmp_path / "data"):
         pass
     questions: list[tuple[str, dict[str, str]]] = [
         ("trace", {}),

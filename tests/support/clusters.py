@@ -34,12 +34,12 @@ PRICE_USD_MICRO = 3_600_000  # a dollar for a thousand GPU-seconds
 
 
 def at(minutes: float) -> int:
-    """A time, in minutes after the beginning."""
+    """The time that is this many minutes after the start."""
     return START_MS + round(minutes * MINUTE)
 
 
 def cluster(hours: int = 2, nodes: int = 2, gpus: int = 2) -> list[Any]:
-    """Nodes that are there all the time, at one price."""
+    """Nodes that exist all the time, at one price."""
     records: list[Any] = [Price(START_MS, PRICE_USD_MICRO, START_MS - HOUR)]
     for number in range(nodes):
         for time_ms in (START_MS, START_MS + hours * HOUR - 1):
@@ -50,7 +50,7 @@ def cluster(hours: int = 2, nodes: int = 2, gpus: int = 2) -> list[Any]:
 def job(
     name: str = "llama", *, pods: int = 2, gpus: int = 2, from_min: float = 0, to_min: float | None = None, **more: Any
 ) -> list[Any]:
-    """A workload with one pod a node, each holding all GPUs of it."""
+    """A workload with one pod per node. Each pod holds all GPUs of its node."""
     records: list[Any] = [
         Workload(START_MS, "test", name, "PyTorchJob", "ml", name, team="nlp", experiment=f"{name}-sft", **more)
     ]
@@ -84,12 +84,12 @@ def pod(
 
 
 def place(rank: int) -> dict[str, Any]:
-    """Where a rank of a job of two pods with two GPUs lives."""
+    """The location of a rank of a job of two pods with two GPUs."""
     return {"node_uid": f"n{rank // 2}", "slot_index": rank % 2, "pod_uid": f"llama-{rank // 2}"}
 
 
 def run(ranks: int = 4, attempt: int = 1, started_min: float = 0, **more: Any) -> list[Run]:
-    """The ranks of one attempt; its first step is over at once."""
+    """The ranks of one attempt, whose first step ends at once."""
     started_ms = at(started_min)
     return [
         Run(
@@ -111,7 +111,7 @@ def run(ranks: int = 4, attempt: int = 1, started_min: float = 0, **more: Any) -
 def steps(
     rank: int, from_min: float, to_min: float, *, attempt: int = 1, first_step: int | None = None, **amounts: Any
 ) -> list[StepWindow]:
-    """A window a minute, 100 steps each."""
+    """One window per minute, 100 steps each."""
     first = round(from_min * 100) if first_step is None else first_step
     return [
         StepWindow(
@@ -130,28 +130,28 @@ def steps(
 
 
 def samples(node: str, slot: int, from_min: float, to_min: float, **values: int) -> list[GpuSample]:
-    """A sample a minute."""
+    """One sample per minute."""
     return [GpuSample(at(minute), node, slot, **values) for minute in range(round(from_min), round(to_min))]
 
 
-def machine(node: int, from_min: float, to_min: float, **values: int) -> list[NodeSample]:
-    """What a node exporter says of a node, a minute at a time."""
+def node_samples(node: int, from_min: float, to_min: float, **values: int) -> list[NodeSample]:
+    """One sample of a node exporter per minute."""
     return [NodeSample(at(minute), f"n{node}", **values) for minute in range(round(from_min), round(to_min))]
 
 
-# A well-fed minute of steps.
-WELL = {"data_ms": 300, "forward_ms": 20_000, "backward_ms": 30_000, "comm_ms": 1_500, "optimizer_ms": 5_000}
+# Milliseconds by phase in a minute of steps that do not wait for data.
+NORMAL_STEP_MS = {"data_ms": 300, "forward_ms": 20_000, "backward_ms": 30_000, "comm_ms": 1_500, "optimizer_ms": 5_000}
 
 
 def all_ranks(from_min: float, to_min: float, **more: Any) -> list[StepWindow]:
-    """Well-fed windows of all four ranks."""
-    return [window for rank in range(4) for window in steps(rank, from_min, to_min, **(WELL | more))]
+    """Windows of all four ranks with normal phases."""
+    return [window for rank in range(4) for window in steps(rank, from_min, to_min, **(NORMAL_STEP_MS | more))]
 
 
-def two_a_node(
+def two_ranks_per_node(
     name: str, nodes: Iterable[int], run: str | None = None
 ) -> Iterator[tuple[int, dict[str, Any], list[Any]]]:
-    """A job of two GPUs a node, from the beginning on: each rank, its place, the records that put it there."""
+    """A job with two GPUs per node from the start: each rank, its location and the records that describe it."""
     nodes = tuple(nodes)
     for number, node in enumerate(nodes):
         pod_name, uid = f"{name}-{number}", f"n{node}"
@@ -191,23 +191,23 @@ def two_a_node(
 
 
 def minutes(from_min: float, to_min: float) -> tuple[str, str]:
-    """Two times as answers write them."""
+    """Two times in the format of answers."""
     return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 def interval(finding: dict[str, Any]) -> tuple[str, str]:
-    """From when to when a finding lasted."""
+    """The start and the end of a finding."""
     return finding["from"], finding["to"]
 
 
-def found(cause: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
+def findings_of(cause: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
     """The findings of a cause."""
     return [finding for finding in answer["findings"] if finding["cause"] == cause]
 
 
-def only(cause: str, answer: dict[str, Any]) -> dict[str, Any]:
+def only_finding(cause: str, answer: dict[str, Any]) -> dict[str, Any]:
     """The one finding of a cause."""
-    (finding,) = found(cause, answer)
+    (finding,) = findings_of(cause, answer)
     return finding
 
 
@@ -217,7 +217,7 @@ def event(kind: str, minute: float, rank: int, *, attempt: int = 1, **more: Any)
 
 
 def shifted(records: list[Any], by_ms: int) -> list[Any]:
-    """The same records, so much later."""
+    """The same records, `by_ms` later."""
 
     def later(row: Any) -> Any:
         times = {
@@ -230,8 +230,10 @@ def shifted(records: list[Any], by_ms: int) -> list[Any]:
     return [later(row) for row in records]
 
 
-def told(folder: Path, records: Iterable[Any], *, hours: int = 2, settings: Settings | None = None) -> dict[str, Any]:
-    """What `why` says about these records."""
+def explain(
+    folder: Path, records: Iterable[Any], *, hours: int = 2, settings: Settings | None = None
+) -> dict[str, Any]:
+    """The answer of `why` about these records."""
     settings = settings or Settings()
     with Store(folder, create=True) as store:
         store.append(list(records))

@@ -1,4 +1,4 @@
-"""The story of a small run on two CPU ranks: it saves, hangs and is killed, resumes, diverges, and ends."""
+"""A small run on two CPU ranks that saves, hangs, is killed, resumes, diverges and fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIRST, SECOND = "a" * 32, "b" * 32
 CHECKPOINT = "/ckpt/last.pt"
 STACK = 'File "train.py", line 42 in all_reduce'
 
-# Milliseconds from the beginning.
+# Milliseconds after the start.
 FIRST_STEP, HANGS, KILLED = 20_000, 320_000, 500_000
 AGAIN, AGAIN_STEP, DIVERGES, ENDS = 510_000, 530_000, 630_000, 731_000
 SAVED_STEP, LATE = 200, 300  # rank 1 starts a little later
@@ -67,7 +67,7 @@ def step_spans(launch: str, rank: int, step: int, at_ms: int) -> Iterator[Messag
 
 
 def steps(launch: str, rank: int, from_ms: int, to_ms: int, first_step: int) -> Iterator[Message]:
-    """Windows of ten steps in ten seconds, with their loss, and now and then a whole step."""
+    """Windows of ten steps in ten seconds, with their loss, and the spans of every hundredth step."""
     for number, at_ms in enumerate(range(from_ms, to_ms, 10_000)):
         step = first_step + 10 * number
         yield window(at_ms, step, comm_ms=400 + 200 * rank)
@@ -121,7 +121,7 @@ def second_attempt(rank: int, t0: int) -> Iterator[Message]:
 
 
 def story(t0: int, **more: object) -> list[Part]:
-    """All of it, a part a rank and attempt."""
+    """All messages: one part per rank and attempt."""
     return [
         *((identity(FIRST, rank, t0, **more), list(first_attempt(rank, t0))) for rank in (0, 1)),
         *((identity(SECOND, rank, t0 + AGAIN, **more), list(second_attempt(rank, t0))) for rank in (0, 1)),

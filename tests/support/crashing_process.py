@@ -1,8 +1,7 @@
-"""`pyrometer`, in a process that dies where it is told to: before the k-th thing that it does to its disk.
+"""`pyrometer` in a process that is killed before its k-th change of the disk.
 
-Whatever changes a file or a transaction is a step: opening, writing, syncing, renaming and removing files, and every
-statement to DuckDB that is not a question. A file that is being written at the last step is left half. Nothing of the
-product knows of this.
+Opening, writing, syncing, renaming and removing files are steps, and so is every statement to DuckDB that is not a
+query. A file that is written in the last step is left half written. The product contains no code for this.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pyrometer.cli import main as pyrometer
 from pyrometer.collect.gpu.scrape import Scrapes
 from pyrometer.serve.ingest import source_readers
 
-QUESTIONS = (
+READ_STATEMENTS = (
     "SELECT",
     "FROM",
     "WITH",
@@ -40,7 +39,7 @@ QUESTIONS = (
 
 
 class Steps:
-    """Counts what is done to the disk."""
+    """Counts the operations that change the disk."""
 
     def __init__(self, die_at: int | None, log: str | None) -> None:
         self.die_at, self.log = die_at, log
@@ -48,7 +47,7 @@ class Steps:
         self._counting = threading.Lock()
 
     def step(self, name: str, half: Callable[[], object] | None = None) -> None:
-        """One more; the last one does half of its work at most."""
+        """Counts one step. The last one does at most half of its work."""
         with self._counting:
             self.done.append(name)
             if len(self.done) - 1 == self.die_at:
@@ -59,8 +58,8 @@ class Steps:
                         stream.write(f"died at {self.die_at}: {name}\n")
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def tell(self) -> None:
-        """Says at the end how many there were."""
+    def log_total(self) -> None:
+        """Logs the number of steps at the end."""
         if self.log:
             with REAL_OPEN(self.log, "a") as stream:
                 stream.write(f"ended after {len(self.done)}\n")
@@ -70,7 +69,7 @@ REAL_OPEN = builtins.open
 
 
 def count_steps(steps: Steps) -> None:
-    """From now on, all that changes the disk is counted."""
+    """Counts everything that changes the disk from now on."""
 
     def counted(module: Any, name: str) -> None:
         real = getattr(module, name)
@@ -96,7 +95,7 @@ def count_steps(steps: Steps) -> None:
 
     def execute(connection: Any, query: Any, *values: Any, **named: Any) -> Any:
         words = str(getattr(query, "query", query)).lstrip().upper()
-        if not words.startswith(QUESTIONS):
+        if not words.startswith(READ_STATEMENTS):
             steps.step(" ".join(words.split()[: 1 if words.startswith(("INSERT", "COPY")) else 2]))
         return real_execute(connection, query, *values, **named)
 
@@ -111,7 +110,7 @@ def count_steps(steps: Steps) -> None:
 
 
 def shift_clock(path: str) -> None:
-    """The clock of this process is as many milliseconds off as the file says, and may jump while it runs."""
+    """Shifts the clock of this process by the milliseconds in the file, which may change while it runs."""
     real_ns = time.time_ns
 
     def offset_ms() -> int:
@@ -125,8 +124,8 @@ def shift_clock(path: str) -> None:
     time.time = lambda: time.time_ns() / 1e9
 
 
-def tidy_up_early(wal_bytes: int) -> None:
-    """DuckDB writes its WAL into its file when it is that large: 16 MB are not waited for."""
+def checkpoint_early(wal_bytes: int) -> None:
+    """Has DuckDB write its WAL into its file at this size, because 16 MB take too long to fill."""
     real_connect = duckdb.connect
 
     def connect(*values: Any, **named: Any) -> Any:
@@ -137,27 +136,27 @@ def tidy_up_early(wal_bytes: int) -> None:
     duckdb.connect = connect
 
 
-NONE: dict[str, Any] = {}
+NO_VALUES: dict[str, Any] = {}
 
 
 class Faults(NamedTuple):
-    """What befalls a process."""
+    """The faults that a process suffers."""
 
     die_at: int | None = None  # the step before which it is killed
-    log: str | None = None  # a file: says where it died, or how many steps it did
-    clock: str | None = None  # a file: how many milliseconds its clock is off
-    set: Mapping[str, float] = NONE  # constants of modules: an hour is not waited for
-    most_bytes: int | None = None  # of a file: a disk that takes no more
-    checkpoint_bytes: int | None = None  # of the WAL, after which DuckDB tidies up
+    log: str | None = None  # a file that records where it died or how many steps it did
+    clock: str | None = None  # a file with the milliseconds by which its clock is off
+    set: Mapping[str, float] = NO_VALUES  # constants of modules, so that a test does not wait for an hour
+    max_file_bytes: int | None = None  # of a file, like a full disk
+    checkpoint_bytes: int | None = None  # of the WAL, after which DuckDB checkpoints
     scrape_every_s: float | None = None
-    variables: Mapping[str, str] = NONE  # of its environment
+    variables: Mapping[str, str] = NO_VALUES  # of its environment
 
 
 def run(arguments: list[str], faults: Faults, out: int, err: int) -> None:
-    """Runs a command of `pyrometer` in this process, which was made for it."""
+    """Runs a `pyrometer` command in this process, which was started for it."""
     os.dup2(out, 1)
     os.dup2(err, 2)
-    os.setsid()  # Ctrl-C is for who tests
+    os.setsid()  # Ctrl-C stops the test run, not this process
     os.environ.update(faults.variables)
     if faults.clock:
         shift_clock(faults.clock)
@@ -166,10 +165,10 @@ def run(arguments: list[str], faults: Faults, out: int, err: int) -> None:
         setattr(importlib.import_module(module), constant, value)
     if faults.scrape_every_s is not None:
         source_readers.Scrapes = lambda *values, interval_s: Scrapes(*values, interval_s=faults.scrape_every_s)
-    if faults.most_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (faults.most_bytes, resource.RLIM_INFINITY))
+    if faults.max_file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (faults.max_file_bytes, resource.RLIM_INFINITY))
     if faults.checkpoint_bytes is not None:
-        tidy_up_early(faults.checkpoint_bytes)
+        checkpoint_early(faults.checkpoint_bytes)
     if faults.die_at is not None or faults.log is not None:
         steps = Steps(faults.die_at, faults.log)
         count_steps(steps)
@@ -180,9 +179,9 @@ def run(arguments: list[str], faults: Faults, out: int, err: int) -> None:
         code = ended.code
     except BaseException:
         traceback.print_exc()
-        code = 70  # a traceback: nobody should ever see one
+        code = 70  # a traceback, which users must never see
     if faults.die_at is not None or faults.log is not None:
-        steps.tell()
+        steps.log_total()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code or 0)

@@ -1,4 +1,4 @@
-"""DuckDB files as other versions write them: their first block, with the checksum that it has to have."""
+"""DuckDB files of other versions: their first block, with a valid checksum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BLOCK = 4096
 
 
 def checksum(block: bytes) -> int:
-    """As DuckDB computes it."""
+    """The checksum that DuckDB computes."""
     found = 5381
     for (word,) in struct.iter_unpack("<Q", block):
         found ^= (word * 0xBF58476D1CE4E5B9) & (2**64 - 1)

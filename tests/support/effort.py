@@ -1,11 +1,11 @@
-"""How much the tests try: `make test` is done in minutes, `make test-all` looks at more examples of the same laws."""
+"""How many examples the tests try: `make test` takes minutes, `make test-all` tries more examples."""
 
 from __future__ import annotations
 
 import os
 
 EFFORT = int(os.environ.get("PYROMETER_EXAMPLES", "1"))
-OF_TEST_ALL = 2  # as the Makefile has it; beyond, examples are others every time
+TEST_ALL_EFFORT = 2  # the value in the Makefile; above it, every run draws other examples
 
 THOROUGH = EFFORT > 1
-STEADY = EFFORT <= OF_TEST_ALL
+DETERMINISTIC = EFFORT <= TEST_ALL_EFFORT

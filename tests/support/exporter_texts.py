@@ -70,7 +70,7 @@ NEW = {
     "DCGM_FI_DEV_XID_ERROR": lambda g: g.xid,
     "DCGM_FI_DEV_MEMORY_UTIL_RATIO": lambda g: 0.07,
 }
-# DCGM 4.6 wrote the new name of the utilisation over the old number.
+# DCGM 4.6 wrote the new name of the utilization over the old number.
 NEW_WITH_PERCENT = {**NEW, "DCGM_FI_DEV_GPU_UTIL_RATIO": lambda g: g.gpu_util}
 
 VERSIONS = {
@@ -125,7 +125,7 @@ def text_of(gpus, version="4.9", **more):
 
 
 def through_prometheus(labels, *, honor_labels):
-    """The labels of a series as Prometheus has them: those of its target are added, and win unless told otherwise."""
+    """The labels of a series in Prometheus, which adds the labels of its target. Those win unless `honor_labels`."""
     target = {
         "job": "dcgm-exporter",
         "instance": "10.0.0.7:9400",

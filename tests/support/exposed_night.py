@@ -54,7 +54,7 @@ def newest(store: Store, kind: type, key: str) -> list[Any]:
     return [kind(*row) for row in rows]
 
 
-class Exposed:
+class NightScrapes:
     """What would have been scraped of a night."""
 
     def __init__(self, store: Store, from_ms: int, to_ms: int, *, every_ms: int = 30_000, honor_labels: bool) -> None:
@@ -138,7 +138,7 @@ class Exposed:
                 yield Line("kube_node_created", labels, self.from_ms / 1000 - 86_400, at_ms)
         for pod in self.pods.values():
             for at_ms in times:
-                # a pod that is over is listed for a while, as controllers do
+                # a pod that has ended is listed for a while, as by controllers
                 if (pod.created_ms or 0) <= at_ms < (pod.ended_ms or self.to_ms) + 45_000:
                     yield from self._pod(pod, at_ms)
         for owner in self.owners.values():
@@ -154,9 +154,12 @@ class Exposed:
         labels = self._state({"namespace": pod.namespace, "pod": pod.name, "uid": pod.pod_uid})
         placed = node is not None and (pod.scheduled_ms or self.to_ms) <= at_ms
         gpus = (pod.gpu_share or 0) / SHARE_WHOLE
-        asked = {**labels, "container": "main", "resource": "nvidia_com_gpu", "unit": "integer"}
+        requested = {**labels, "container": "main", "resource": "nvidia_com_gpu", "unit": "integer"}
         yield Line(
-            "kube_pod_container_resource_requests", {**asked, "node": node.name if node and placed else ""}, gpus, at_ms
+            "kube_pod_container_resource_requests",
+            {**requested, "node": node.name if node and placed else ""},
+            gpus,
+            at_ms,
         )
         yield Line("kube_pod_info", {**labels, "node": node.name if node and placed else ""}, 1, at_ms)
         yield Line("kube_pod_created", labels, (pod.created_ms or 0) / 1000, at_ms)

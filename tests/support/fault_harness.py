@@ -1,8 +1,8 @@
-"""A real server under faults: what it is sent, what it acknowledged, and what its folder has afterwards.
+"""A real server under faults: the deliveries to it, those it acknowledged, and the contents of its folder afterwards.
 
-A small cluster (two nodes of two GPUs, one job of four ranks) is told to a server over HTTP as a Prometheus and
-training processes would. A sender keeps what was not acknowledged and sends it again. Afterwards the folder is
-compared with its twin, which got the same without any fault: row by row, and the ledger's sums.
+The records of a small cluster (two nodes of two GPUs, one job of four ranks) are sent to a server over HTTP, like
+Prometheus and training processes do. The sender keeps each delivery until it is acknowledged and sends it again.
+Afterwards the folder is compared with its twin, which received the same without a fault: all rows and the ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import httpx2 as httpx
 
 from pyrometer.account.build.ledger import build
 from pyrometer.account.checks.check_list import problems
-from pyrometer.account.closing.closed_months import problems as of_closed
+from pyrometer.account.closing.closed_months import problems as closed_month_problems
 from pyrometer.model.records import Allocation, Node, Pod, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE
@@ -34,10 +34,10 @@ from tests.support.exporter_texts import Gpu
 from tests.support.kube_server import free_port
 from tests.support.remote_write_bodies import body_of, series_of
 
-# Starting Python and reading the product would be most of the time: one process does it, and forks all others.
+# Starting Python and importing the product would take most of the time, so one process does it and forks all others.
 os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")  # a process with threads cannot fork
-NURSERY = multiprocessing.get_context("forkserver")
-NURSERY.set_forkserver_preload(
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(
     [
         "tests.support.crashing_process",
         "pyarrow",
@@ -48,11 +48,11 @@ NURSERY.set_forkserver_preload(
 )
 NO_FAULTS = Faults()
 
-START_MS = (time.time_ns() // 10**6 // MS_PER_HOUR - 26) * MS_PER_HOUR  # over: it is sealed as soon as anybody looks
+START_MS = (time.time_ns() // 10**6 // MS_PER_HOUR - 26) * MS_PER_HOUR  # in the past, so that it is sealed at once
 HOSTS = ("node-a", "node-b")
 LAUNCH = "c" * 32
-TOLD = ("gpu_sample", "step_window", "metric")  # what deliveries are counted in
-QUICK = {  # a server that need not be waited for
+DELIVERED_KINDS = ("gpu_sample", "step_window", "metric")  # the kinds by which deliveries are counted
+FAST_CONSTANTS = {  # intervals of a server that tests need not wait for
     "pyrometer.serve.ingest.remote_write_receiver.SETTLE_S": 0.2,
     "pyrometer.serve.ingest.step_store.SETTLE_S": 0.2,
     "pyrometer.serve.ingest.remote_write_receiver.STORE_EVERY_S": 0.05,
@@ -73,7 +73,7 @@ Key = tuple[str, int, str, int]  # kind, time, node or run, slot or rank
 
 
 class Delivery(NamedTuple):
-    """One request, and the rows that it says."""
+    """One request, and the rows that it contains."""
 
     path: str
     headers: dict[str, str]
@@ -82,17 +82,17 @@ class Delivery(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What came of some faults; `lost` and `doubled` are to be nothing."""
+    """The result of some faults. `lost` and `doubled` must be zero."""
 
     faults: int = 0
     acknowledged: int = 0
     lost: int = 0
     doubled: int = 0
-    unlike: int = 0  # folders whose rows or ledger are not those of the twin
-    wrong: int = 0  # sentences of `pyrometer check`
+    unlike: int = 0  # folders whose rows or ledger differ from those of the twin
+    wrong: int = 0  # problems that `pyrometer check` reports
 
     def plus(self, other: Counts) -> Counts:
-        """Both together."""
+        """The sum of both."""
         return Counts(*(one + another for one, another in zip(self, other, strict=True)))
 
     @property
@@ -105,7 +105,7 @@ class Counts(NamedTuple):
 
 
 def objects(hours: int = 2, start_ms: int = START_MS) -> list[Any]:
-    """What Kubernetes would have said: it is in the folder before."""
+    """The records from Kubernetes, which are in the folder from the start."""
     records: list[Any] = [
         Price(start_ms, 2_500_000, start_ms - MS_PER_HOUR),
         Workload(start_ms, "test", "job", "PyTorchJob", "ml", "job", team="nlp", experiment="sft"),
@@ -134,8 +134,8 @@ def objects(hours: int = 2, start_ms: int = START_MS) -> list[Any]:
     return records
 
 
-def scrape(at_ms: int, number: int) -> list[Delivery]:
-    """One scrape of both nodes by remote write, a node a request; every value is another."""
+def scrape_deliveries(at_ms: int, number: int) -> list[Delivery]:
+    """One scrape of both nodes by remote write, one request per node. All values differ."""
     found = []
     for host in HOSTS:
         gpus = [Gpu(slot, host=host, energy_mj=1_000_000.0 * (1 + number), power_w=300.0 + slot) for slot in range(2)]
@@ -144,8 +144,8 @@ def scrape(at_ms: int, number: int) -> list[Delivery]:
     return found
 
 
-def said(from_ms: int, number: int, minutes: int = 10) -> list[Delivery]:
-    """What the ranks said in some minutes: a window a minute each, and rank 0's loss."""
+def rank_deliveries(from_ms: int, number: int, minutes: int = 10) -> list[Delivery]:
+    """What the ranks send in some minutes: one window per minute and rank, and the loss of rank 0."""
     parts, rows = [], set()
     for rank in range(4):
         host = HOSTS[rank // 2]
@@ -189,17 +189,17 @@ def said(from_ms: int, number: int, minutes: int = 10) -> list[Delivery]:
 
 
 def deliveries(minutes: int = 120, every: int = 1, start_ms: int = START_MS) -> list[Delivery]:
-    """All that is sent, in the order of time."""
+    """All deliveries, in the order of time."""
     found: list[tuple[int, Delivery]] = []
     for number, minute in enumerate(range(0, minutes, every)):
-        found += [(minute, one) for one in scrape(start_ms + minute * MS_PER_MINUTE, number)]
+        found += [(minute, one) for one in scrape_deliveries(start_ms + minute * MS_PER_MINUTE, number)]
     for number, minute in enumerate(range(10, minutes, 10)):
-        found += [(minute, one) for one in said(start_ms + minute * MS_PER_MINUTE, number)]
+        found += [(minute, one) for one in rank_deliveries(start_ms + minute * MS_PER_MINUTE, number)]
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
 class Sender:
-    """Sends everything until it is acknowledged, and knows what was."""
+    """Sends every delivery until it is acknowledged, and records the acknowledged rows."""
 
     def __init__(self, load: Iterable[Delivery]) -> None:
         self.left = list(load)
@@ -207,7 +207,7 @@ class Sender:
         self.answers: Counter[int] = Counter()
 
     def send(self, client: httpx.Client, most: int | None = None) -> bool:
-        """Sends what is left, up to the first that is not taken; says whether everything was."""
+        """Sends the remaining deliveries up to the first that fails. Returns whether none failed."""
         for one in self.left[:most]:
             try:
                 answer = client.post(one.path, content=one.body, headers=one.headers)
@@ -225,7 +225,7 @@ def _run(arguments: list[str], faults: tuple[Any, ...], out: Connection, err: Co
     run(arguments, Faults(*faults), out.fileno(), err.fileno())
 
 
-# -- who takes it -----------------------------------------------------------------------------------------------------
+# -- the server -------------------------------------------------------------------------------------------------------
 
 
 class Process:
@@ -234,11 +234,11 @@ class Process:
     def __init__(self, *arguments: str, faults: Faults = NO_FAULTS) -> None:
         self.lines: list[str] = []
         self.out = ""
-        self._begun = threading.Event()  # it listens, or has ended
+        self._begun = threading.Event()  # it listens or has ended
         self._listens = False
-        out, out_end = NURSERY.Pipe(duplex=False)
-        err, err_end = NURSERY.Pipe(duplex=False)
-        self.process = NURSERY.Process(
+        out, out_end = FORK_SERVER.Pipe(duplex=False)
+        err, err_end = FORK_SERVER.Pipe(duplex=False)
+        self.process = FORK_SERVER.Process(
             target=_run, args=(list(arguments), tuple(faults), out_end, err_end), daemon=True
         )
         self.process.start()
@@ -246,12 +246,12 @@ class Process:
         err_end.close()
         self._readers = [
             threading.Thread(target=work, args=(end,), daemon=True)
-            for work, end in ((self._hear, err), (self._take, out))
+            for work, end in ((self._read_log, err), (self._read_output, out))
         ]
         for reader in self._readers:
             reader.start()
 
-    def _hear(self, end: Connection) -> None:
+    def _read_log(self, end: Connection) -> None:
         with end, os.fdopen(os.dup(end.fileno()), encoding="utf-8") as stream:
             for line in stream:
                 self.lines.append(line)
@@ -260,23 +260,23 @@ class Process:
                     self._begun.set()
         self._begun.set()
 
-    def _take(self, end: Connection) -> None:
+    def _read_output(self, end: Connection) -> None:
         with end, os.fdopen(os.dup(end.fileno()), encoding="utf-8") as stream:
             self.out = stream.read()
 
     @property
     def listens(self) -> bool:
-        """Whether it came to listen; waits until it does, or has ended."""
+        """Whether it listens. Waits until it does or has ended."""
         assert self._begun.wait(60), "it neither listens nor ends"
         return self._listens
 
     @property
     def log(self) -> str:
-        """What it has said so far."""
+        """Its log so far."""
         return "".join(self.lines)
 
     def end(self, number: int | None = None) -> int:
-        """Its exit status, after a signal or by itself."""
+        """Waits for its end, after a signal if one is given, and returns its exit status."""
         if number is not None and self.process.exitcode is None:
             assert self.process.pid is not None
             with suppress(ProcessLookupError):
@@ -288,14 +288,14 @@ class Process:
         return self.process.exitcode
 
 
-def command(*arguments: object, faults: Faults = NO_FAULTS) -> Process:
-    """A command that has ended."""
+def run_command(*arguments: object, faults: Faults = NO_FAULTS) -> Process:
+    """Runs a command to its end."""
     process = Process(*map(str, arguments), faults=faults)
     process.end()
     return process
 
 
-class Served(Process):
+class ServerProcess(Process):
     """A `pyrometer serve` process, and its client."""
 
     def __init__(self, folder: Path, *more: str, faults: Faults = NO_FAULTS) -> None:
@@ -308,36 +308,36 @@ class Served(Process):
             "--listen",
             listen,
             *more,
-            faults=faults._replace(set={**QUICK, **faults.set}),
+            faults=faults._replace(set={**FAST_CONSTANTS, **faults.set}),
         )
         self.client = httpx.Client(base_url=f"http://{listen}", timeout=30)
 
     def ready(self) -> dict[str, Any]:
-        """What /readyz says."""
+        """The answer of /readyz."""
         answer: dict[str, Any] = self.client.get("/readyz").json()
         return answer
 
     def kill_now(self) -> None:
-        """Kills it, and waits for nothing."""
+        """Kills it without waiting."""
         if self.process.pid is not None and self.process.exitcode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGKILL)
 
     def kill(self) -> int:
-        """As the kernel does when memory is short."""
+        """Kills it, like the kernel when memory is short."""
         return self.end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """As Kubernetes does; its exit status."""
+        """Stops it like Kubernetes does and returns its exit status."""
         return self.end(signal.SIGTERM)
 
     def end(self, number: int | None = None) -> int:
-        """Its exit status, after a signal or by itself."""
+        """Waits for its end, after a signal if one is given, and returns its exit status."""
         code = super().end(number)
         self.client.close()
         return code
 
-    def __enter__(self) -> Served:
+    def __enter__(self) -> ServerProcess:
         assert self.listens, self.log
         return self
 
@@ -346,11 +346,11 @@ class Served(Process):
         assert kind is not None or code == 0, self.log
 
 
-# -- what is there afterwards -----------------------------------------------------------------------------------------
+# -- the folder afterwards --------------------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
-    """What a folder has: its facts, its ledger, and what is wrong with it."""
+class FolderContents(NamedTuple):
+    """The contents of a folder: its facts, its ledger and its problems."""
 
     rows: dict[str, list[tuple[Any, ...]]]
     ledger: list[tuple[Any, ...]]
@@ -358,39 +358,39 @@ class Found(NamedTuple):
 
     @property
     def keys(self) -> Counter[Key]:
-        """The rows that deliveries are counted in."""
+        """The keys of the rows by which deliveries are counted."""
         found: Counter[Key] = Counter()
-        for kind in TOLD:
+        for kind in DELIVERED_KINDS:
             found.update((kind, *row[:3]) for row in self.rows[kind])
         return found
 
 
-WHAT = {
+QUERIES = {
     "gpu_sample": "SELECT time_ms, node_uid, slot_index, * EXCLUDE (time_ms, node_uid, slot_index) FROM gpu_sample",
     "step_window": "SELECT time_ms, run, rank, * EXCLUDE (time_ms, run, rank) FROM step_window",
     "metric": "SELECT time_ms, run, rank, * EXCLUDE (time_ms, run, rank) FROM metric",
 }
 
 
-def look(folder: Path, hours: int = 2, start_ms: int = START_MS, kept_days: int = 0) -> Found:
-    """Opens a folder as the next process would, seals it, and reads all of it twice: before and after."""
+def read_folder(folder: Path, hours: int = 2, start_ms: int = START_MS, kept_days: int = 0) -> FolderContents:
+    """Opens a folder like the next process would, and reads all of its rows before and after sealing."""
     now_ms = start_ms + hours * MS_PER_HOUR
     with Store(folder) as store:
         build(store, Settings(), now_ms=now_ms)
         before = _read(store)
         store.seal()
         build(store, Settings(), now_ms=now_ms)
-        wrong = [problem.text for problem in problems(store)] + list(of_closed(folder, store.connection))
+        wrong = [problem.text for problem in problems(store)] + list(closed_month_problems(folder, store.connection))
         after = _read(store)
     if before != after:
         wrong.append("Sealing changed what is read.")
-    return Found(*after, wrong)
+    return FolderContents(*after, wrong)
 
 
 def _read(store: Store) -> tuple[dict[str, list[tuple[Any, ...]]], list[tuple[Any, ...]]]:
-    store.expose_all([*WHAT, "ledger_row"])
+    store.expose_all([*QUERIES, "ledger_row"])
     ask = store.connection.execute
-    rows = {kind: sorted(ask(query).fetchall(), key=repr) for kind, query in WHAT.items()}
+    rows = {kind: sorted(ask(query).fetchall(), key=repr) for kind, query in QUERIES.items()}
     ledger = ask(
         "SELECT minute_ms, node_uid, slot_index, pod_uid, attempt, state, usd_micro_per_hour, sum(ms)::BIGINT "
         "FROM ledger_row GROUP BY ALL ORDER BY ALL"
@@ -398,8 +398,8 @@ def _read(store: Store) -> tuple[dict[str, list[tuple[Any, ...]]], list[tuple[An
     return rows, ledger
 
 
-def compare(found: Found, twin: Found, acknowledged: set[Key], faults: int = 1) -> Counts:
-    """What was lost, doubled, or is otherwise than in the twin."""
+def compare(found: FolderContents, twin: FolderContents, acknowledged: set[Key], faults: int = 1) -> Counts:
+    """The number of rows lost, doubled or different from the twin."""
     keys = found.keys
     return Counts(
         faults=faults,
@@ -411,17 +411,17 @@ def compare(found: Found, twin: Found, acknowledged: set[Key], faults: int = 1) 
     )
 
 
-def prepared(folder: Path, hours: int = 2) -> Path:
-    """A folder that knows the cluster, and nothing of what is sent."""
+def prepare_folder(folder: Path, hours: int = 2) -> Path:
+    """A folder with the objects of the cluster and no deliveries."""
     with Store(folder, create=True) as store:
         store.append(objects(hours))
     return folder
 
 
-def undisturbed(folder: Path, load: list[Delivery]) -> Found:
-    """The twin: the same, without a fault."""
-    prepared(folder)
-    with Served(folder) as served:
+def run_without_faults(folder: Path, load: list[Delivery]) -> FolderContents:
+    """The twin: the contents after the same deliveries without a fault."""
+    prepare_folder(folder)
+    with ServerProcess(folder) as served:
         sender = Sender(load)
         assert sender.send(served.client), sender.answers
-    return look(folder)
+    return read_folder(folder)

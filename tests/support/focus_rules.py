@@ -154,7 +154,7 @@ RULES: dict[str, Callable[[Row], bool]] = {
         _time(row["ChargePeriodStart"]) < _time(row["ChargePeriodEnd"])
         and _time(row["BillingPeriodStart"]) < _time(row["BillingPeriodEnd"])
     ),
-    "a charge that is no correction lies in its billing period": lambda row: (
+    "a charge is in its billing period, unless it is a correction": lambda row: (
         row["ChargeClass"] == "Correction"
         or _time(row["BillingPeriodStart"])
         <= _time(row["ChargePeriodStart"])
@@ -187,7 +187,7 @@ RULES: dict[str, Callable[[Row], bool]] = {
 }
 
 
-def broken(rows: list[Row]) -> dict[str, int]:
-    """Which rules how many rows break."""
+def count_violations(rows: list[Row]) -> dict[str, int]:
+    """The number of rows that violate each rule."""
     found = {rule: sum(not holds(row) for row in rows) for rule, holds in RULES.items()}
     return {rule: count for rule, count in found.items() if count}

@@ -1,5 +1,6 @@
-"""Inputs to begin with, all of them right: from one real scrape of an H200, and from the builders of the other tests.
-`tools/fuzz.py` writes those that are missing before it begins.
+"""Valid inputs to start fuzzing from: one real scrape of an H200, and inputs from the builders of the other tests.
+
+`tools/fuzz.py` writes the missing ones before it starts.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _scrape() -> bytes:
     return b"".join(text.split(b"# scraped at")[1].splitlines(True)[1:12])
 
 
-def _said() -> dict[str, dict]:
+def _sent() -> dict[str, dict]:
     launch, at_ms = "a" * 8, NOW_MS - 60_000
     who = {
         "launch": launch,
@@ -115,7 +116,7 @@ def _wandb() -> list[bytes]:
     def items(**values):
         return {"item": [{"key": name, "value_json": value} for name, value in values.items()]}
 
-    told = [
+    wandb_records = [
         {
             "run": {
                 "run_id": "x",
@@ -132,7 +133,7 @@ def _wandb() -> list[bytes]:
         {"summary": items(loss="0.5", tokens="12345")},
         {"exit": {"exit_code": 1}},
     ]
-    return [_RECORD(**one).SerializeToString() for one in told]
+    return [_RECORD(**one).SerializeToString() for one in wandb_records]
 
 
 def _wandb_file() -> bytes:
@@ -143,18 +144,18 @@ def _wandb_file() -> bytes:
 
 
 def seeds() -> dict[str, list[bytes]]:
-    """The right inputs of every target."""
+    """The valid inputs of every target."""
     import cramjam
 
     texts = [_scrape(), *(b"\n".join(text_of(GPUS, version).split(b"\n")[:6]) + b"\n" for version in VERSIONS)]
     sent = [body_of(series_of(GPUS[:1], NOW_MS, version)[:5]) for version in ("3.x", "4.9")]
     unpacked = [bytes(cramjam.snappy.decompress_raw(body)) for body in sent]
-    said = {signal: (requests.SIGNALS.index(signal), request) for signal, request in _said().items()}
-    as_json = [bytes([n]) + otlp_json.json.dumps(request).encode() for n, request in said.values()]
-    as_protobuf = [bytes([n]) + otlp_json.as_protobuf(signal, request) for signal, (n, request) in said.items()]
+    signals = {signal: (requests.SIGNALS.index(signal), request) for signal, request in _sent().items()}
+    as_json = [bytes([n]) + otlp_json.json.dumps(request).encode() for n, request in signals.values()]
+    as_protobuf = [bytes([n]) + otlp_json.as_protobuf(signal, request) for signal, (n, request) in signals.items()]
     return {
         "exposition_gpus": texts,
-        "exposition_neighbours": texts[:1],
+        "exposition_neighbors": texts[:1],
         "exposition_machines": [MACHINE],
         "remote_write_packed": sent,
         "remote_write_unpacked": unpacked,
@@ -170,7 +171,7 @@ def seeds() -> dict[str, list[bytes]]:
 
 
 def write_missing() -> None:
-    """Puts what is not there yet into the folders of the targets."""
+    """Writes the missing seeds into the folders of the targets."""
     for target, contents in seeds().items():
         folder = CORPUS / target
         folder.mkdir(parents=True, exist_ok=True)

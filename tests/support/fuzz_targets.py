@@ -1,9 +1,9 @@
-"""What is thrown at whoever reads bytes from outside: a function for each, which is handed any bytes at all.
+"""Fuzz targets: one function for each reader of bytes from outside, which accepts arbitrary bytes.
 
-A target returns when the promise is kept: the bytes were read, or refused with the one error that is declared for it;
-what was made of them fits the store; reading them again says the same; and good neighbours in the same body were not
-lost. It raises when it is not. `make test` replays the kept inputs and mangles them (`test_bytes.py`), `make fuzz`
-looks for new ones, led by coverage (`tools/fuzz.py`).
+A target returns when the reader keeps its promise: it read the bytes or refused them with its declared error, the
+records fit the store, reading them again gives the same result, and valid neighbors in the same body were not lost.
+Otherwise it raises. `make test` replays the kept inputs and mangles them (`test_bytes.py`), and `make fuzz` searches
+for new ones, guided by coverage (`tools/fuzz.py`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
 GOOD = b'DCGM_FI_DEV_GPU_TEMP{gpu="7",Hostname="good"} 55\n'
 
 
-def fit(records: Iterable[tuple[Any, ...]]) -> None:
-    """What is to be stored has values that its columns take."""
+def check_storable(records: Iterable[tuple[Any, ...]]) -> None:
+    """Checks that the values of records fit their columns."""
     by_kind = defaultdict(list)
     for record in records:
         by_kind[type(record)].append(record)
@@ -56,7 +56,7 @@ def fit(records: Iterable[tuple[Any, ...]]) -> None:
 
 
 def plain(value: Any) -> str:
-    """A value that can be compared: NaN is NaN."""
+    """A comparable form of a value, in which NaN equals NaN."""
     return repr(value)
 
 
@@ -64,7 +64,7 @@ def plain(value: Any) -> str:
 
 
 def exposition_gpus(text: bytes) -> None:
-    """dcgm-exporter's."""
+    """Metrics text of dcgm-exporter."""
     reader = exposition.ExpositionReader(dcgm.measure_of, dcgm.slot_address_of)
     try:
         first = reader.read(text)
@@ -74,7 +74,9 @@ def exposition_gpus(text: bytes) -> None:
     assert [(m, v, t) for m, _, v, t in map(_comparable, first.samples)] == [
         (m, v, t) for m, _, v, t in map(_comparable, again.samples)
     ]
-    fit(Dcgm(lambda host: None, near_idle_power_w).take([(m, p, v, NOW_MS) for m, p, v, _ in first.samples]).records)
+    check_storable(
+        Dcgm(lambda host: None, near_idle_power_w).take([(m, p, v, NOW_MS) for m, p, v, _ in first.samples]).records
+    )
 
 
 def _comparable(sample: tuple[Any, Any, float, int | None]) -> tuple[Any, Any, str, int | None]:
@@ -83,15 +85,15 @@ def _comparable(sample: tuple[Any, Any, float, int | None]) -> tuple[Any, Any, s
     return measure, place, plain(value + 0.0), time_ms  # the official parser makes 0 of -0
 
 
-def exposition_neighbours(text: bytes) -> None:
-    """Lines before and after what cannot be read are read, unless the answer as a whole is no text."""
+def exposition_neighbors(text: bytes) -> None:
+    """Lines before and after an unreadable part are read, unless the whole answer is not text."""
     reader = exposition.ExpositionReader(dcgm.measure_of, dcgm.slot_address_of)
     samples = reader.read(GOOD + text.replace(b"# EOF", b"") + b"\n" + GOOD).samples
     assert sum(place.hosts == ("good",) and value == 55 for _, place, value, _ in samples) >= 2
 
 
 def exposition_machines(text: bytes) -> None:
-    """node_exporter's, at two times."""
+    """Metrics text of node_exporter, at two times."""
     reader = exposition.ExpositionReader(
         node_exporter.measure_of, lambda labels: node_exporter.machine_part_of(labels, address="a")
     )
@@ -101,31 +103,31 @@ def exposition_machines(text: bytes) -> None:
             read = reader.read(text)
         except ScrapeError:
             return
-        fit(machines.take([(m, p, v, NOW_MS + number * 60_000) for m, p, v, _ in read.samples]))
-    fit(machines.rest())
+        check_storable(machines.take([(m, p, v, NOW_MS + number * 60_000) for m, p, v, _ in read.samples]))
+    check_storable(machines.rest())
 
 
 # -- remote write -----------------------------------------------------------------------------------------------------
 
 
 def remote_write_packed(body: bytes) -> None:
-    """A body as it comes."""
+    """A body as received."""
     reader = remote_write.RemoteWriteReader()
     try:
         read = reader.read(body, NOW_MS)
     except RemoteWriteError:
         return
     assert plain([s[2:] for s in read.samples]) == plain([s[2:] for s in reader.read(body, NOW_MS).samples])
-    fit(Dcgm(lambda host: None, near_idle_power_w).take(read.samples).records)
+    check_storable(Dcgm(lambda host: None, near_idle_power_w).take(read.samples).records)
 
 
 def remote_write_unpacked(body: bytes) -> None:
-    """What is behind snappy, which few mutations get through."""
+    """The content of a snappy body, which few mutations leave valid."""
     remote_write_packed(pa.Codec("snappy").compress(body, asbytes=True))
 
 
 def protobuf_wire(body: bytes) -> None:
-    """One level of protobuf: what is handed out is in the body, and written again it says the same."""
+    """One level of protobuf: the fields are in the body, and the same after writing and reading them again."""
     try:
         found = list(wire.messages(body))
     except ValueError:
@@ -146,7 +148,7 @@ def _varint(number: int) -> bytes:
 
 
 def _otlp(body: bytes, *, is_json: bool) -> None:
-    """The first byte says which signal."""
+    """The first byte selects the signal."""
     signal = requests.SIGNALS[body[0] % len(requests.SIGNALS)] if body else "logs"
     try:
         received = requests.read(signal, body[1:], is_json=is_json, now_ms=NOW_MS)
@@ -155,7 +157,7 @@ def _otlp(body: bytes, *, is_json: bool) -> None:
     assert min((*received.refused.values(), *received.left_out.values()), default=0) >= 0
     records = Dcgm(lambda host: None, near_idle_power_w).take(received.samples).records
     taken = run_registry.RunRegistry().take(received.messages, RunContext(), local=True, patient=False)
-    fit([*records, *taken.records])
+    check_storable([*records, *taken.records])
 
 
 def otlp_protobuf(body: bytes) -> None:
@@ -214,7 +216,7 @@ def price_book(content: bytes) -> None:
 
     def read(path: Path) -> None:
         try:
-            fit(entry.price for entry in read_entries(path))
+            check_storable(entry.price for entry in read_entries(path))
         except PriceError as error:
             _is_short(error)
 
@@ -226,7 +228,7 @@ class _File(io.BytesIO):
 
 
 def wandb_file(content: bytes) -> None:
-    """A run of Weights & Biases, as its client keeps it."""
+    """A run file of the Weights & Biases client."""
     try:
         list(wandb.records(_File(content)))
     except SourceError:
@@ -245,7 +247,7 @@ def wandb_file(content: bytes) -> None:
 
 
 def wandb_records(content: bytes) -> None:
-    """The same, with checksums that are right: records one after the other, each behind two bytes with its length."""
+    """The same with valid checksums. Each record follows two bytes with its length."""
     file, at = pack("<4sHB", b":W&B", 0xBEE1, 0), 0
     while at + 2 <= len(content):
         (length,) = unpack_from("<H", content, at)
@@ -259,7 +261,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     one.__name__: one
     for one in (
         exposition_gpus,
-        exposition_neighbours,
+        exposition_neighbors,
         exposition_machines,
         remote_write_packed,
         remote_write_unpacked,

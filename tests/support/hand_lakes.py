@@ -1,4 +1,4 @@
-"""Lakes for tests: clusters whose ledgers are written down by hand, and what is asked of them."""
+"""Lakes for tests: clusters with handwritten ledgers, and questions to them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from pyrometer.store.engines import Engine, Local
 from pyrometer.store.lake import LakeStorage
 from pyrometer.store.lake.lake_copier import CopyResult, LakeCopier
 from pyrometer.store.store import NewPart
-from tests.support.hand_ledgers import FIRST, a_day, ms_of, objects, write_days
+from tests.support.hand_ledgers import FIRST, ms_of, objects, random_day, write_days
 
 DAYS = 6
 COVERED = LedgerCoverage(ms_of(FIRST), ms_of(FIRST + timedelta(days=DAYS)), 0)
-ASKED = [name for name in GROUPINGS if name != "cause"]
+LAKE_GROUPINGS = [name for name in GROUPINGS if name != "cause"]
 TARIFF = Settings(energy_usd_per_kwh=0.31, carbon_g_per_kwh=212.0, pue=1.3)
-SETTINGS = ("energy_usd_per_kwh", "carbon_g_per_kwh", "pue", "timezone")
+SETTING_NAMES = ("energy_usd_per_kwh", "carbon_g_per_kwh", "pue", "timezone")
 
 
 def days() -> list[date]:
@@ -49,24 +49,24 @@ class Facts(NamedTuple):
 
 
 def facts(seed: int, cluster: str = "") -> Facts:
-    """Drawn by a seed. With a name, objects have identities that no other cluster's have."""
+    """Random facts of a seed. With a cluster, the objects have unique identities."""
     chance = random.Random(seed)
-    found = [renamed(record, cluster) for record in objects(chance, ms_of(FIRST))]
-    ledger = {day: [renamed(row, cluster) for row in a_day(chance, day)] for day in days()}
-    energy = {day: [one for row in rows if (one := drawn(chance, row))] for day, rows in ledger.items()}
+    found = [in_cluster(record, cluster) for record in objects(chance, ms_of(FIRST))]
+    ledger = {day: [in_cluster(row, cluster) for row in random_day(chance, day)] for day in days()}
+    energy = {day: [one for row in rows if (one := random_energy(chance, row))] for day, rows in ledger.items()}
     return Facts(found, ledger, energy)
 
 
-def fill(store: Store, *of: Facts) -> None:
-    """Puts the facts of some clusters into a folder."""
+def fill_store(store: Store, *of: Facts) -> None:
+    """Stores the facts of some clusters in a folder."""
     store.append([record for one in of for record in one.objects])
     write_days(store, {day: [row for one in of for row in one.ledger[day]] for day in days()})
     for day in days():
         write_energy(store, day, [row for one in of for row in one.energy[day]])
 
 
-def drawn(chance: random.Random, row: LedgerRow) -> Energy | None:
-    """What a holder drew in the quarter of an hour of a row; of some it is not known."""
+def random_energy(chance: random.Random, row: LedgerRow) -> Energy | None:
+    """The energy of a holder in the quarter-hour of a row, None for some rows."""
     quarter_ms = row.minute_ms - row.minute_ms % MS_PER_QUARTER
     if chance.random() < 0.2:
         return None
@@ -82,8 +82,8 @@ def write_energy(store: Store, day: date, rows: Sequence[Energy]) -> None:
     store.connection.unregister("written_energy")
 
 
-def renamed(record: Any, cluster: str) -> Any:
-    """A record with identities of a cluster's own."""
+def in_cluster(record: Any, cluster: str) -> Any:
+    """A record with identities that are unique to a cluster."""
     if not cluster:
         return record
     uids = {
@@ -94,7 +94,7 @@ def renamed(record: Any, cluster: str) -> Any:
     return record._replace(**uids)
 
 
-def copied(
+def copy_to_lake(
     store: Store,
     place: LakeStorage,
     cluster: str,
@@ -104,15 +104,15 @@ def copied(
     settings: Settings = TARIFF,
 ) -> CopyResult:
     ensure_lake_source(store)
-    told = manifest_header(store, settings._replace(cluster=cluster), COVERED)
-    return (by or LakeCopier(place)).copy(store, told, now_ms=now_ms)
+    header = manifest_header(store, settings._replace(cluster=cluster), COVERED)
+    return (by or LakeCopier(place)).copy(store, header, now_ms=now_ms)
 
 
-def settings_of(told: Any) -> Settings:
-    return Settings(**{name: told[name] for name in SETTINGS})
+def settings_of(header: Any) -> Settings:
+    return Settings(**{name: header[name] for name in SETTING_NAMES})
 
 
-def of_lake(
+def lake_answer(
     place: LakeStorage,
     parameters: dict[str, str],
     *,
@@ -127,26 +127,26 @@ def of_lake(
     return answer
 
 
-def of_folder(store: Store, parameters: dict[str, str], what: str = "cost") -> dict[str, Any]:
+def folder_answer(store: Store, parameters: dict[str, str], what: str = "cost") -> dict[str, Any]:
     return question(what, parameters, TARIFF)(store, COVERED)
 
 
-def a_question(chance: random.Random) -> dict[str, str]:
-    """Any grouping of any time, in some zone, at some price, of somebody, shared somehow."""
-    told = {"by": ",".join(chance.sample(ASKED, chance.choice((1, 1, 2, 3)))), "all": "1"}
+def random_question(chance: random.Random) -> dict[str, str]:
+    """Random parameters: groupings, time range, time zone, price, team and sharing."""
+    parameters = {"by": ",".join(chance.sample(LAKE_GROUPINGS, chance.choice((1, 1, 2, 3)))), "all": "1"}
     if chance.random() < 0.6:
         first, last = sorted(chance.sample(range(0, DAYS * 24 * 60), 2))
-        del told["all"]
-        told |= {"since": _minute(first), "until": _minute(last)}
+        del parameters["all"]
+        parameters |= {"since": _minute(first), "until": _minute(last)}
     if chance.random() < 0.3:
-        told["tz"] = chance.choice(("Europe/Berlin", "Asia/Kolkata"))
+        parameters["tz"] = chance.choice(("Europe/Berlin", "Asia/Kolkata"))
     if chance.random() < 0.2:
-        told["price"] = "1.37"
+        parameters["price"] = "1.37"
     if chance.random() < 0.25:
-        told["team"] = chance.choice(("vision", "platform"))
+        parameters["team"] = chance.choice(("vision", "platform"))
     if chance.random() < 0.3:
-        told["share_platform"] = chance.choice(("even", "proportional"))
-    return told
+        parameters["share_platform"] = chance.choice(("even", "proportional"))
+    return parameters
 
 
 def _minute(number: int) -> str:
@@ -159,8 +159,8 @@ def as_text(answer: Any) -> str:
     return json.dumps(answer, indent=1)
 
 
-def dies_once(about: tuple[LakeCluster, str], piece: LakeQuestion) -> ClusterSums:
-    """Sums, and is killed before it can say so: the first time that anybody does, a file says whether it was."""
+def sum_and_die_once(about: tuple[LakeCluster, str], piece: LakeQuestion) -> ClusterSums:
+    """Computes sums, and is killed the first time before it returns them. A file records the first time."""
     member, path = about
     found = summed(member, piece)
     died = Path(path)

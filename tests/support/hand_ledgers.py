@@ -1,5 +1,6 @@
-"""Ledgers written down by hand, a few minutes of a day each: for laws about money over months, which a ledger that is
-built from records would take minutes for."""
+"""Handwritten ledgers of a few minutes per day, for laws about money over months.
+
+Building such ledgers from records would take minutes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, SHARE_
 from pyrometer.store import Store
 from pyrometer.store.store import NewPart
 
-TEAMS = ("vision", "nlp", "platform", "o'brien")  # one calls itself as what nobody pays for
+TEAMS = ("vision", "nlp", "platform", "o'brien")  # one has the name that marks GPUs without a paying team
 STATES = ("train", "startup", "idle_held")
 PRICES = (None, 0, 1_999_999, 2_500_001, 12_000_000)
 NODES = ("n0", "n1")
@@ -31,7 +32,7 @@ def ms_of(day: date) -> int:
 
 
 def objects(chance: random.Random, time_ms: int) -> list[Any]:
-    """Who holds what belongs to, as it is said at a time."""
+    """The objects that hold GPUs, as recorded at one time."""
     found: list[Any] = [Node(time_ms, "here", uid, f"node-{uid}", 8, "H100", pool=f"pool-{uid}") for uid in NODES]
     for uid in PODS:
         team = chance.choice(TEAMS)
@@ -40,8 +41,8 @@ def objects(chance: random.Random, time_ms: int) -> list[Any]:
     return found
 
 
-def a_day(chance: random.Random, day: date, rows: int = 6) -> list[LedgerRow]:
-    """Rows of a day: what is held, and what nobody holds."""
+def random_day(chance: random.Random, day: date, rows: int = 6) -> list[LedgerRow]:
+    """Ledger rows of a day, of held and of free GPUs."""
     found = {}
     for _ in range(rows):
         pod = chance.choice((*PODS, None, None))
@@ -63,7 +64,7 @@ def a_day(chance: random.Random, day: date, rows: int = 6) -> list[LedgerRow]:
 
 
 def write_days(store: Store, days: dict[date, list[LedgerRow]]) -> None:
-    """Puts the ledger of some days in the place of what was there."""
+    """Replaces the ledger of some days."""
     for day, rows in days.items():
         table = SCHEMAS["ledger_row"].table(rows)
         store.connection.register("written_rows", table)
@@ -74,14 +75,14 @@ def write_days(store: Store, days: dict[date, list[LedgerRow]]) -> None:
         store.connection.unregister("written_rows")
 
 
-def machine(from_ms: int, to_ms: int) -> list[Any]:
-    """A node of two GPUs that is there for a while."""
+def node_records(from_ms: int, to_ms: int) -> list[Any]:
+    """A node of two GPUs from one time to another."""
     seen = [Node(time_ms, "here", "n0", "node-0", 2, H100, instance_type="p5") for time_ms in (from_ms, to_ms - 1)]
     return [*seen, Node(to_ms, "here", "n0", "node-0", 2, H100, present=False)]
 
 
-def held(team: str, pod: str, from_ms: int, to_ms: int) -> list[Any]:
-    """A job of one pod that has the first of its GPUs for a while."""
+def job_records(team: str, pod: str, from_ms: int, to_ms: int) -> list[Any]:
+    """A job of one pod that holds the first GPU of the node for a while."""
     return [
         Workload(from_ms, "here", f"w-{pod}", "Job", "ml", pod, team=team, experiment=f"e-{pod}"),
         Pod(
@@ -101,19 +102,19 @@ def held(team: str, pod: str, from_ms: int, to_ms: int) -> list[Any]:
     ]
 
 
-def some_days(chance: random.Random, months: int = 3) -> list[date]:
-    """A few days of each month, among them its first and its last."""
+def random_days(chance: random.Random, months: int = 3) -> list[date]:
+    """A few days of each month, including its first and last day."""
     listed = []
     first = FIRST
     for _ in range(months):
-        following = (first + timedelta(days=31)).replace(day=1)
-        listed += [first, first + timedelta(days=chance.randrange(1, 27)), following - timedelta(days=1)]
-        first = following
+        next_month = (first + timedelta(days=31)).replace(day=1)
+        listed += [first, first + timedelta(days=chance.randrange(1, 27)), next_month - timedelta(days=1)]
+        first = next_month
     return sorted(set(listed))
 
 
-def counted(answer: dict[str, Any]) -> Counter[str]:
-    """GPU-milliseconds of charges by everything they are told apart by: at a price, that is money to the last digit."""
+def gpu_ms_by_charge(answer: dict[str, Any]) -> Counter[str]:
+    """GPU-milliseconds by all keys of charges, including the price, so that equal results mean equal money."""
     columns = answer["columns"]
     found: Counter[str] = Counter()
     for row in answer["rows"]:
@@ -123,8 +124,8 @@ def counted(answer: dict[str, Any]) -> Counter[str]:
     return Counter({key: ms for key, ms in found.items() if ms})
 
 
-def after(day: date, hours: int = 1) -> int:
-    """Some hours after a day begins."""
+def hours_after(day: date, hours: int = 1) -> int:
+    """The time that is `hours` after the start of a day."""
     return ms_of(day) + hours * MS_PER_HOUR
 
 
@@ -132,6 +133,6 @@ def month_of(day: date) -> str:
     return f"{day:%Y-%m}"
 
 
-def following(day: date) -> date:
-    """The first of the month after."""
+def next_month(day: date) -> date:
+    """The first day of the next month."""
     return (day.replace(day=1) + timedelta(days=31)).replace(day=1)

@@ -33,11 +33,11 @@ from pyrometer.model.records import (
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND, SHARE_WHOLE
 from pyrometer.store import Store
-from tests.support.effort import EFFORT, STEADY
+from tests.support.effort import DETERMINISTIC, EFFORT
 
 BASE = 1_790_000_000_000 // MS_PER_HOUR * MS_PER_HOUR
 HOURS = 3
-LATER = BASE + 30 * MS_PER_HOUR  # "now" of a reader who comes when all is over
+AFTER_END_MS = BASE + 30 * MS_PER_HOUR  # a "now" after the end of all histories
 ONE_CHUNK = 10**9
 H100 = "NVIDIA-H100-80GB-HBM3"  # near idle up to 152 W; the public list knows its price
 UNLISTED = "Abacus-1"  # no public price; near idle up to 150 W
@@ -48,22 +48,22 @@ MEMORY = Path("/dev/shm")
 
 
 def at(minutes: float, seconds: float = 0) -> int:
-    """A time: minutes and seconds after the beginning of all histories, which is a full hour."""
+    """A time after the start of all histories, which is a full hour."""
     return BASE + round(minutes * MS_PER_MINUTE + seconds * MS_PER_SECOND)
 
 
 def node(time_ms: int = BASE, count: int = 1, uid: str = "n0", **more: Any) -> Node:
-    """A node as it was seen; a whole H100 machine unless said otherwise."""
+    """An observation of a node, by default with H100 GPUs."""
     return Node(time_ms, "prod", uid, uid, count, **{"gpu_model": H100, **more})
 
 
 def until(time_ms: int, uid: str = "n0", count: int = 1) -> Node:
-    """Nothing new: the node is seen again, so that the accounted end is the end of this minute."""
+    """Another observation of the node, so that the accounted time ends with this minute."""
     return node(time_ms - 1, count, uid)
 
 
 def pod(uid: str = "p", *, started: int | None = BASE, ended: int | None = None, **more: Any) -> Pod:
-    """A pod, running since the beginning unless said otherwise."""
+    """A pod, by default running since the start."""
     phase = more.pop("phase", "Running" if ended is None else "Failed")
     seen = more.pop("time_ms", BASE if ended is None else ended)
     return Pod(seen, "prod", uid, "research", uid, phase, started_ms=started, ended_ms=ended, **more)
@@ -75,7 +75,7 @@ def workload(uid: str = "w", **more: Any) -> Workload:
 
 
 def hold(pod_uid: str = "p", from_ms: int = BASE, to_ms: int | None = None, **more: Any) -> Allocation:
-    """A hold on a whole slot, the first of node n0 unless said otherwise."""
+    """A hold on a whole slot, by default on the first slot of node n0."""
     return Allocation(
         more.pop("time_ms", from_ms),
         pod_uid,
@@ -88,7 +88,7 @@ def hold(pod_uid: str = "p", from_ms: int = BASE, to_ms: int | None = None, **mo
     )
 
 
-LOOKS: dict[str, dict[str, int | None]] = {
+SAMPLE_KINDS: dict[str, dict[str, int | None]] = {
     "idle": {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 70},
     "busy": {"gpu_util_permille": 990, "sm_active_permille": 800, "power_w": 600},
     "util": {"gpu_util_permille": 400},
@@ -102,13 +102,13 @@ LOOKS: dict[str, dict[str, int | None]] = {
 
 
 def samples(look: str, from_ms: int, to_ms: int, every_ms: int = 30_000, **more: Any) -> list[GpuSample]:
-    """Samples of one kind, from a time to a time (not included)."""
+    """Samples of one kind between two times, without the end."""
     place = (more.pop("node_uid", "n0"), more.pop("slot", 0))
-    return [GpuSample(t, *place, **{**LOOKS[look], **more}) for t in range(from_ms, to_ms, every_ms)]
+    return [GpuSample(t, *place, **{**SAMPLE_KINDS[look], **more}) for t in range(from_ms, to_ms, every_ms)]
 
 
 def run(started: int, **more: Any) -> Run:
-    """A rank of a run, on the first slot of n0 and in pod p unless said otherwise."""
+    """A rank of a run, by default on the first slot of n0 and in pod p."""
     where = {"pod_uid": "p", "node_uid": "n0", "slot_index": 0, **more}
     return Run(
         where.pop("time_ms", started),
@@ -135,7 +135,7 @@ def windows(from_ms: int, to_ms: int, every_ms: int = 10_000, step: int = 0, **m
 
 
 def event(kind: str, time_ms: int, **more: Any) -> Event:
-    """Something that happened to that rank."""
+    """An event of that rank."""
     return Event(time_ms, kind, **{"run": "r", "attempt": 1, "rank": 0, **more})
 
 
@@ -144,13 +144,13 @@ def event(kind: str, time_ms: int, **more: Any) -> Event:
 
 @contextmanager
 def folder() -> Iterator[Store]:
-    """A data folder of its own, in memory where there is such a place."""
+    """A new data folder, in memory if the system has a file system for that."""
     where = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="pyrometer-", dir=where) as path, Store(path, create=True) as store:
         yield store
 
 
-def account(store: Store, now_ms: int = LATER, **options: Any) -> LedgerCoverage | None:
+def account(store: Store, now_ms: int = AFTER_END_MS, **options: Any) -> LedgerCoverage | None:
     """Brings the ledger of a folder up to date."""
     rules = options.pop("settings", Settings())
     return build(store, rules, now_ms=now_ms, **options)
@@ -175,14 +175,14 @@ def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class Ledger(NamedTuple):
-    """The rows of a ledger, and the shortest questions to them."""
+    """The rows of a ledger."""
 
     rows: list[LedgerRow]
     covered: LedgerCoverage | None
-    energy: list[Energy] = []  # noqa: RUF012 - nobody changes it
+    energy: list[Energy] = []  # noqa: RUF012 - never changed
 
     def states(self, **of: Any) -> dict[str, int]:
-        """Milliseconds by state, of the rows whose columns have these values."""
+        """Milliseconds by state of the rows whose columns have these values."""
         found: Counter[str] = Counter()
         for row in self.rows:
             if all(getattr(row, name) == value for name, value in of.items()):
@@ -190,8 +190,8 @@ class Ledger(NamedTuple):
         return dict(found)
 
 
-def ledger(*records: Any, now_ms: int = LATER, **options: Any) -> Ledger:
-    """The ledger of records, built once. Lists of records may stand among them."""
+def ledger(*records: Any, now_ms: int = AFTER_END_MS, **options: Any) -> Ledger:
+    """The ledger of records, built once. Arguments may be lists of records."""
     with folder() as store:
         store.append(flat(records))
         covered = account(store, now_ms, **options)
@@ -215,10 +215,10 @@ UIDS = {"node_uid", "pod_uid", "workload_uid", "run"}
 
 
 def scenario(test: Callable[[], Scenario]) -> Callable[[], None]:
-    """A test that yields a list of records, or several, and is given the ledger of each.
+    """A test that yields one or several lists of records and receives the ledger of each.
 
-    A ledger costs half a second, however small it is. So all scenarios of a module are put into one, each with names of
-    its own; what comes after the newest minute of a scenario is left out.
+    Building a ledger takes half a second, even a small one. So all scenarios of a module share one ledger, each with
+    its own names. Rows after the newest minute of a scenario are left out.
     """
     module, name = test.__module__, test.__name__
     _SCENARIOS.setdefault(module, {})[name] = test
@@ -227,10 +227,10 @@ def scenario(test: Callable[[], Scenario]) -> Callable[[], None]:
         if module not in _ACCOUNTED:
             _ACCOUNTED[module] = _account_together(_SCENARIOS[module])
         found = _ACCOUNTED[module][name]
-        telling = test()
-        asked = next(telling)
+        started = test()
+        yielded = next(started)
         try:
-            telling.send(found[0] if isinstance(asked, list) else found)
+            started.send(found[0] if isinstance(yielded, list) else found)
         except StopIteration:
             return
         raise AssertionError("a scenario yields once")
@@ -240,10 +240,15 @@ def scenario(test: Callable[[], Scenario]) -> Callable[[], None]:
 
 
 def _account_together(tests: dict[str, Callable[[], Scenario]]) -> dict[str, list[Ledger]]:
-    asked = {name: next(test()) for name, test in tests.items()}
-    cases = {name: [flat(one) for one in ([of] if isinstance(of, list) else of)] for name, of in asked.items()}
+    yielded = {name: next(test()) for name, test in tests.items()}
+    cases = {name: [flat(one) for one in ([of] if isinstance(of, list) else of)] for name, of in yielded.items()}
     everything = ledger(
-        [named(f"{name}-{i}/", record) for name, case in cases.items() for i, one in enumerate(case) for record in one]
+        [
+            with_prefix(f"{name}-{i}/", record)
+            for name, case in cases.items()
+            for i, one in enumerate(case)
+            for record in one
+        ]
     )
     rows: dict[str, list[LedgerRow]] = {}
     for row in everything.rows:
@@ -264,8 +269,8 @@ def _account_together(tests: dict[str, Callable[[], Scenario]]) -> dict[str, lis
     return found
 
 
-def named(prefix: str, record: Any) -> Any:
-    """A record with names of its own."""
+def with_prefix(prefix: str, record: Any) -> Any:
+    """A record whose names have a prefix."""
     uids = {
         name: prefix + getattr(record, name) for name in UIDS & set(record._fields) if getattr(record, name) is not None
     }
@@ -276,26 +281,26 @@ def named(prefix: str, record: Any) -> Any:
 
 
 class History(NamedTuple):
-    """Records of a few hours, no two of which say something else about the same fact; and when they are read."""
+    """Records of a few hours without contradictions, and the time at which they are read."""
 
     records: tuple[Any, ...]
-    now_ms: int = LATER
+    now_ms: int = AFTER_END_MS
 
     def __repr__(self) -> str:
         return f"History({len(self.records)} records, now_ms={self.now_ms})"
 
 
 def histories(salt: str = "") -> st.SearchStrategy[History]:
-    """A few hours of a small cluster, with everything that can go wrong in the records of one.
+    """A few hours of a small cluster, with everything that can go wrong in its records.
 
-    One number makes one history: every example is another cluster, where drawing each value would give many that are
-    nearly alike or nearly empty. What fails is made small by `smallest`, record by record.
+    One number determines one history, so that every example is another cluster. Drawing each value would give many
+    similar or nearly empty histories. `shrink` makes a failing one small, record by record.
     """
-    return st.integers(0, 2**48).map(lambda seed: Maker(random.Random(f"{salt}{seed}")).history())
+    return st.integers(0, 2**48).map(lambda seed: HistoryMaker(random.Random(f"{salt}{seed}")).history())
 
 
-def smallest(history: History, fails: Callable[[History], bool]) -> History:
-    """A history that still fails, and none of whose records can be left out."""
+def shrink(history: History, fails: Callable[[History], bool]) -> History:
+    """A history that still fails and needs all of its records for that."""
     records = list(history.records)
     size = len(records)
     while size:
@@ -311,15 +316,15 @@ def smallest(history: History, fails: Callable[[History], bool]) -> History:
 
 
 def law(examples: int) -> Callable[[Callable[[History], None]], Callable[[], None]]:
-    """A test of what holds for every history: the same examples every time, a failing one as small as it gets.
+    """A test of a law about every history: the same examples in every run, and a failing one as small as possible.
 
-    `make test-all` tests six times as many (PYROMETER_EXAMPLES=6); beyond, they are others every time.
+    `make test-all` tests more of them (PYROMETER_EXAMPLES). Above its number, every run draws other examples.
     """
 
     def decorate(holds: Callable[[History], None]) -> Callable[[], None]:
         @settings(
             max_examples=examples * EFFORT,
-            derandomize=STEADY,
+            derandomize=DETERMINISTIC,
             deadline=None,
             database=None,
             phases=[Phase.explicit, Phase.generate],
@@ -330,7 +335,7 @@ def law(examples: int) -> Callable[[Callable[[History], None]], Callable[[], Non
                 holds(history)
             except Exception as error:
                 kind = type(error)
-                small = smallest(history, lambda fewer: _raises(holds, fewer, kind))
+                small = shrink(history, lambda fewer: _raises(holds, fewer, kind))
                 lines = "\n".join(f"    {record}" for record in small.records)
                 message = f"now_ms={small.now_ms}, {len(small.records)} records:\n{lines}"
                 try:
@@ -358,7 +363,7 @@ def _raises(holds: Callable[[History], None], history: History, kind: type[Excep
 
 
 def distinct(records: Iterable[Any]) -> tuple[Any, ...]:
-    """The first record of each fact: which of two that contradict each other counts is a matter of arrival."""
+    """The first record of each fact. Of two contradicting records, the order of arrival decides."""
     found: dict[Any, Any] = {}
     for record in records:
         schema = schema_of(type(record))
@@ -370,8 +375,8 @@ EVENT_KINDS = tuple(kind for pair in events.RESTATING for kind in (pair.opens, p
 MINUTE = MS_PER_MINUTE
 
 
-class Maker:
-    """Makes one history out of random numbers."""
+class HistoryMaker:
+    """Makes one history from random numbers."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -381,7 +386,7 @@ class Maker:
         self.ranks: list[Run] = []
 
     def history(self) -> History:
-        """All of it."""
+        """The whole history."""
         for uid in self.some("n0", "n1", least=1):
             self.node(uid)
         if self.rarely():
@@ -403,7 +408,7 @@ class Maker:
             self.event()
         for _ in range(self.one(0, 1, 2, 4)):
             self.price()
-        now_ms = self.one(LATER, LATER, LATER, self.moment())
+        now_ms = self.one(AFTER_END_MS, AFTER_END_MS, AFTER_END_MS, self.moment())
         return History(distinct(record for record in self.records if record.time_ms >= BASE), now_ms)
 
     # -- chance
@@ -436,7 +441,7 @@ class Maker:
     # -- objects
 
     def node(self, uid: str) -> None:
-        """Seen a few times, each time perhaps another: fewer devices, cordoned, gone."""
+        """Observed a few times, perhaps changed: fewer devices, cordoned, removed."""
         model = self.one(H100, UNLISTED, None)
         count = self.one(1, 2, 3)
         for time_ms in sorted(
@@ -483,7 +488,7 @@ class Maker:
         )
 
     def pod(self, uid: str) -> None:
-        """Seen once or twice, or never and known by its allocations only."""
+        """Observed once or twice, or never and known only from its allocations."""
         from_ms = self.moment()
         seen = Pod(
             self.one(from_ms, self.moment()),
@@ -519,9 +524,9 @@ class Maker:
         time_ms = begins + self.one(0, 7, -30_000, 20_000)
         every_ms = self.one(30_000, 60_000, 74_999, 90_000)
         for _ in range(self.one(1, 2, 3, 4)):
-            look = LOOKS[self.one("idle", "idle", "busy", self.one(*LOOKS))]
+            look = SAMPLE_KINDS[self.one("idle", "idle", "busy", self.one(*SAMPLE_KINDS))]
             times = range(time_ms, time_ms + self.length() + 1, every_ms)
-            # a counter that draws 200 W, and begins again now and then; some exporters have none
+            # an energy counter at 200 W that restarts now and then; some exporters have none
             counted = [None if every_ms == 74_999 else t // 5 % 1_000_003 for t in times]
             self.records += [
                 GpuSample(t, *place, instance=instance, energy_j=j, **look) for t, j in zip(times, counted, strict=True)
@@ -565,7 +570,7 @@ class Maker:
         return self.one(0, 0, 0, 1, length_ms // 3, length_ms // 10, 2 * length_ms, -5)
 
     def folds(self, time_ms: int, step: int) -> list[dict[str, int]]:
-        """The times and steps of windows: aligned, gapped, over each other, without steps, empty, long."""
+        """The times and steps of windows: aligned, with gaps, overlapping, without steps, empty, long."""
         found = []
         length = self.one(10_000, 37_501, 5 * MINUTE)
         for _ in range(self.one(0, 2, 5, 9)):

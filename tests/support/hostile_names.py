@@ -1,4 +1,4 @@
-"""What somebody who wants to do harm may write into a manifest, and where every text of one is."""
+"""Values that an attacker may write into a manifest, and the paths of all values in one."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ VALUES: tuple[Any, ...] = (*TEXTS, None, True, -1, 2**63, 2**70, 1.5, [], {}, [[
 Step = str | int
 
 
-def places(value: Any, at: tuple[Step, ...] = ()) -> Iterator[tuple[Step, ...]]:
-    """Where something is in JSON: each value, inside of each other."""
+def paths_in(value: Any, at: tuple[Step, ...] = ()) -> Iterator[tuple[Step, ...]]:
+    """The paths of all values in JSON, nested ones included."""
     yield at
     if isinstance(value, dict):
         for name, one in value.items():
-            yield from places(one, (*at, name))
+            yield from paths_in(one, (*at, name))
     elif isinstance(value, list):
         for number, one in enumerate(value[:3]):
-            yield from places(one, (*at, number))
+            yield from paths_in(one, (*at, number))
 
 
-def replaced(value: Any, at: tuple[Step, ...], by: Any) -> Any:
-    """The same JSON with another value in one place."""
+def replace_at(value: Any, at: tuple[Step, ...], by: Any) -> Any:
+    """The same JSON with another value at one path."""
     if not at:
         return by
     copied = value.copy()
-    copied[at[0]] = replaced(value[at[0]], at[1:], by)
+    copied[at[0]] = replace_at(value[at[0]], at[1:], by)
     return copied
 
 
-def renamed(value: Any, at: tuple[Step, ...], by: str) -> Any:
-    """The same JSON with another name in one place."""
+def rename_at(value: Any, at: tuple[Step, ...], by: str) -> Any:
+    """The same JSON with another name at one path."""
     if len(at) == 1:
         return {by if name == at[0] else name: one for name, one in value.items()}
     copied = value.copy()
-    copied[at[0]] = renamed(value[at[0]], at[1:], by)
+    copied[at[0]] = rename_at(value[at[0]], at[1:], by)
     return copied
 
 
-def state_of(folder: Path) -> dict[str, bytes]:
-    """All that is in a folder."""
+def folder_contents(folder: Path) -> dict[str, bytes]:
+    """The contents of all files in a folder."""
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

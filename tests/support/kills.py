@@ -1,4 +1,4 @@
-"""Deaths: a server, or a command on its folder, is killed before each of its steps, or at any moment."""
+"""Kills a server, or a command on its folder, before each of its steps or at a random moment."""
 
 from __future__ import annotations
 
@@ -15,73 +15,82 @@ from typing import NamedTuple
 import httpx2 as httpx
 
 from tests.support.crashing_process import Faults
-from tests.support.fault_harness import Counts, Delivery, Found, Process, Sender, Served, compare, look
+from tests.support.fault_harness import (
+    Counts,
+    Delivery,
+    FolderContents,
+    Process,
+    Sender,
+    ServerProcess,
+    compare,
+    read_folder,
+)
 
-WHERE = re.compile(r"died at \d+: (.*)")
+DEATH_LINE = re.compile(r"died at \d+: (.*)")
 
 
-class Killed(NamedTuple):
-    """What came of some deaths, and in which steps they were."""
+class KillResult(NamedTuple):
+    """The result of some kills, and the steps at which they happened."""
 
     counts: Counts
     steps: Counter[str]
-    folders: tuple[Path, ...] = ()  # in which something is wrong
+    folders: tuple[Path, ...] = ()  # with problems
 
-    def plus(self, other: Killed) -> Killed:
-        """Both together."""
-        return Killed(self.counts.plus(other.counts), self.steps + other.steps, self.folders + other.folders)
-
-
-NOBODY = Killed(Counts(), Counter())
+    def plus(self, other: KillResult) -> KillResult:
+        """The sum of both."""
+        return KillResult(self.counts.plus(other.counts), self.steps + other.steps, self.folders + other.folders)
 
 
-class Scene:
-    """A folder as it is before, what is sent to it, and what it has when nothing goes wrong."""
+NO_KILLS = KillResult(Counts(), Counter())
 
-    def __init__(self, scratch: Path, before: Path, load: list[Delivery], twin: Found) -> None:
+
+class KillScenario:
+    """A folder before any fault, the deliveries to it, and its contents when nothing goes wrong."""
+
+    def __init__(self, scratch: Path, before: Path, load: list[Delivery], twin: FolderContents) -> None:
         self.scratch, self.before, self.load, self.twin = scratch, before, load, twin
         self._number = 0
 
     def folder(self) -> Path:
-        """A copy of the folder, to be harmed."""
+        """A copy of the folder for faults."""
         self._number += 1
         return Path(shutil.copytree(self.before, self.scratch / f"harmed-{self._number}"))
 
-    def survived(self, folder: Path, sender: Sender, steps: Iterable[str], faults: int = 1) -> Killed:
-        """A server without faults gets the rest, and the folder is looked at. One that is well is removed."""
-        with Served(folder) as served:
+    def finish(self, folder: Path, sender: Sender, steps: Iterable[str], faults: int = 1) -> KillResult:
+        """Sends the rest to a server without faults and compares the folder, which is removed when it is correct."""
+        with ServerProcess(folder) as served:
             assert sender.send(served.client), (sender.answers, served.log)
-        counts = compare(look(folder), self.twin, sender.acknowledged, faults)
+        counts = compare(read_folder(folder), self.twin, sender.acknowledged, faults)
         log = folder / "steps.log"
         log.unlink(missing_ok=True)
         if counts.is_clean:
             shutil.rmtree(folder)
-        return Killed(counts, Counter(steps), () if counts.is_clean else (folder,))
+        return KillResult(counts, Counter(steps), () if counts.is_clean else (folder,))
 
-    def server_dies_at(self, *steps: int) -> Killed | None:
-        """One server after the other is sent to until it dies at its step; None: the last one did not come to it."""
+    def kill_server_at(self, *steps: int) -> KillResult | None:
+        """Sends to each server until it dies at its step. None if the last one did not reach its step."""
         folder, sender, died = self.folder(), Sender(self.load), []
         for step in steps:
             log = folder.with_suffix(".log")
-            served = Served(folder, faults=Faults(die_at=step, log=str(log)))
+            served = ServerProcess(folder, faults=Faults(die_at=step, log=str(log)))
             if served.listens:
                 sender.send(served.client)
                 _ask(served)
             code = served.stop()
-            said = WHERE.findall(log.read_text())
+            deaths = DEATH_LINE.findall(log.read_text())
             log.unlink()
             if code == 0:
                 shutil.rmtree(folder)
                 return None
             assert code == -9, served.log
-            died += said
-        return self.survived(folder, sender, died, len(steps))
+            died += deaths
+        return self.finish(folder, sender, died, len(steps))
 
-    def server_dies_sometime(self, chance: random.Random, times: int = 3) -> Killed:
-        """Servers are killed at any moment of the first seconds, one after the other."""
+    def kill_server_at_random(self, chance: random.Random, times: int = 3) -> KillResult:
+        """Kills one server after the other at a random moment of its first seconds."""
         folder, sender = self.folder(), Sender(self.load)
         for _ in range(times):
-            served = Served(folder)
+            served = ServerProcess(folder)
             killer = _later(chance.uniform(0.0, 1.2), served.kill_now)
             if served.listens:
                 while served.process.is_alive() and sender.send(served.client, most=chance.randint(1, 8)):
@@ -89,11 +98,11 @@ class Scene:
                         break
             killer()
             served.end()
-        return self.survived(folder, sender, ["any moment"] * times, times)
+        return self.finish(folder, sender, ["any moment"] * times, times)
 
 
-def _ask(served: Served) -> None:
-    """Has the ledger built, unless it is dead by then."""
+def _ask(served: ServerProcess) -> None:
+    """Has the ledger built, unless the server is already dead."""
     with suppress(httpx.TransportError):
         served.client.get("/api/v1/cost", params={"all": "1"})
 
@@ -104,7 +113,7 @@ def _later(seconds: float, work: Callable[[], object]) -> Callable[[], None]:
     return timer.join
 
 
-def every_step(
+def kill_at_every_step(
     make: Callable[[], Path],
     arguments: Callable[[Path], list[str]],
     check: Callable[[Path], Counts],
@@ -113,9 +122,11 @@ def every_step(
     faults: Faults = Faults(),  # noqa: B008 - it never changes
     ends: tuple[int, ...] = (0,),
     step: int = 0,
-) -> tuple[Killed, int]:
-    """Kills a command before each of its steps, runs it again without faults, and checks; how many steps it has."""
-    killed = NOBODY
+) -> tuple[KillResult, int]:
+    """Kills a command before each of its steps, runs it again without faults and checks the folder.
+
+    Also returns the number of its steps."""
+    killed = NO_KILLS
     while True:
         folder = make()
         log = folder.with_suffix(".log")
@@ -125,12 +136,12 @@ def every_step(
             shutil.rmtree(folder)
             log.unlink()
             return killed, steps
-        died = WHERE.findall(log.read_text())
+        died = DEATH_LINE.findall(log.read_text())
         log.unlink()
         again = Process(*arguments(folder), faults=faults)
         code = again.end()
         counts = check(folder).plus(Counts(wrong=int(code not in ends)))
         if counts.is_clean:
             shutil.rmtree(folder)
-        killed = killed.plus(Killed(counts, Counter(died), () if counts.is_clean else (folder,)))
+        killed = killed.plus(KillResult(counts, Counter(died), () if counts.is_clean else (folder,)))
         step += every

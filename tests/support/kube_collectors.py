@@ -1,4 +1,4 @@
-"""Collectors under test, questions to their stores, and jobs for them to see."""
+"""Collectors under test, queries to their stores, and jobs for them to observe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.kube_server import ApiServer, Kubectl
 
 
 def now_ms() -> int:
-    """Whole seconds, as the API has them."""
+    """The current time in whole seconds, like the API."""
     return time.time_ns() // 1_000_000 // 1_000 * 1_000
 
 
@@ -27,14 +27,14 @@ def now_ms() -> int:
 async def collecting(
     server: ApiServer, folder: Path, *, settings: Settings | None = None, port: int | None = None, token: str = ""
 ) -> AsyncIterator[KubernetesCollector]:
-    """A collector that has seen all there is."""
+    """A collector that has listed all objects."""
     config = server.kubeconfig(token, port=port) if token else server.kubeconfig(port=port)
     api = connect(environment={"KUBECONFIG": str(config)})
     with Store(folder, create=True) as store:
         collector = KubernetesCollector(store, api, settings or Settings(), asyncio.Lock())
         task = asyncio.create_task(collector.run())
         try:
-            await until(lambda: collector.source is not None and collector.source.ready.is_set(), task)
+            await wait_until(lambda: collector.source is not None and collector.source.ready.is_set(), task)
             yield collector
         finally:
             task.cancel()
@@ -42,8 +42,8 @@ async def collecting(
             await api.close()
 
 
-async def until(ready: Callable[[], bool], task: asyncio.Task[Any] | None = None, timeout_s: float = 60.0) -> None:
-    """Waits for something that happens in another process."""
+async def wait_until(ready: Callable[[], bool], task: asyncio.Task[Any] | None = None, timeout_s: float = 60.0) -> None:
+    """Waits for an event in another process."""
     deadline = time.monotonic() + timeout_s
     while not ready():
         if task is not None and task.done():
@@ -58,19 +58,19 @@ def rows(store: Store, query: str) -> list[tuple[Any, ...]]:
     return store.connection.execute(query).fetchall()
 
 
-async def asked(collector: KubernetesCollector, query: str) -> list[tuple[Any, ...]]:
-    """The rows of a question, when the collector does not use the store."""
+async def query_rows(collector: KubernetesCollector, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query, run while the collector does not use the store."""
     async with collector.lock:
         return rows(collector.store, query)
 
 
-async def ended(collector: KubernetesCollector, namespace: str, count: int, timeout_s: float = 60.0) -> None:
-    """Until so many pods of a namespace are known to be over."""
+async def wait_for_ended(collector: KubernetesCollector, namespace: str, count: int, timeout_s: float = 60.0) -> None:
+    """Waits until `count` pods of a namespace have ended in the store."""
     query = f"SELECT count(DISTINCT pod_uid) FROM pod WHERE ended_ms IS NOT NULL AND namespace LIKE '{namespace}%'"
     deadline = time.monotonic() + timeout_s
-    while (await asked(collector, query))[0][0] < count:
+    while (await query_rows(collector, query))[0][0] < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(await asked(collector, query))
+            raise TimeoutError(await query_rows(collector, query))
         await asyncio.sleep(0.05)
 
 
@@ -93,7 +93,7 @@ def ledger_seconds(store: Store, namespace: str) -> dict[str, float]:
 
 
 class Site:
-    """Nodes of a test's own, and jobs on them that run for a while and end."""
+    """Nodes for one test, and jobs on them that run for a while and end."""
 
     def __init__(self, kubectl: Kubectl, namespace: str, nodes: int = 12) -> None:
         self.kubectl, self.namespace = kubectl, namespace
@@ -105,30 +105,30 @@ class Site:
     def owner(self, api_version: str, kind: str, name: str, *owners: Any, **more: Any) -> Any:
         namespace = more.pop("namespace", self.namespace)
         thing = manifests.custom(api_version, kind, namespace, name, **more)
-        return self.kubectl.create(manifests.owned(thing, *owners))
+        return self.kubectl.create(manifests.with_owners(thing, *owners))
 
     def pod(self, name: str, *owners: Any, gpus: int = 8, namespace: str | None = None, **more: Any) -> Any:
-        """On the next node that has room: one pod a node."""
+        """Creates a pod on the next free node. Each node gets one pod."""
         thing = manifests.pod(namespace or self.namespace, name, gpus, **more)
-        made = self.kubectl.create(manifests.owned(manifests.placed(thing, self.nodes[self._next]), *owners))
+        made = self.kubectl.create(manifests.with_owners(manifests.on_node(thing, self.nodes[self._next]), *owners))
         self._next += 1
         self.kubectl.status(made, manifests.status(self.start_ms, self.start_ms + 1_000))
         self.pods.append(made)
         return made
 
     def finish(self, seconds: int = 100) -> None:
-        """All pods end so long after they were scheduled."""
+        """Ends all pods `seconds` after they were scheduled."""
         for one in self.pods:
             self.kubectl.status(
                 one, manifests.status(self.start_ms, self.start_ms + 1_000, self.start_ms + seconds * 1_000)
             )
 
 
-async def until_rows(
+async def wait_for_rows(
     collector: KubernetesCollector, query: str, expected: list[tuple[Any, ...]], timeout_s: float = 30.0
 ) -> None:
     deadline = time.monotonic() + timeout_s
-    while (found := await asked(collector, query)) != expected:
+    while (found := await query_rows(collector, query)) != expected:
         if time.monotonic() > deadline:
             raise AssertionError(found)
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""etcd and kube-apiserver as processes, and a client that says what kubelets and controllers would."""
+"""etcd and kube-apiserver as processes, and a client in the role of kubelets and controllers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 import httpx2 as httpx
 import yaml
 
-TOKEN = "test-admin"  # of a server that lives as long as a test run
+TOKEN = "test-admin"  # of a server that runs during the tests
 
 
 def free_port() -> int:
-    """A port that nobody listens on. It is not one that the system gives to connections: those come and go."""
+    """A port without a listener, outside of the range that the system gives to connections."""
     while True:
         port = random.SystemRandom().randint(12_000, 32_000)
         with suppress(OSError), socket.socket() as listening:
@@ -58,7 +58,7 @@ class ApiServer:
         self.start()
 
     def start(self) -> None:
-        """Starts the API server, on the port it had."""
+        """Starts the API server on its port."""
         self.process = self._run(
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
@@ -82,11 +82,11 @@ class ApiServer:
                         return
                 except httpx.HTTPError:
                     pass
-                time.sleep(0.1)  # a process of somebody else's: there is nothing to wait on
+                time.sleep(0.1)  # another program's process: polling is the only way
         raise RuntimeError("kube-apiserver did not become ready within a minute")
 
     def stop(self) -> None:
-        """Stops the API server; etcd goes on."""
+        """Stops the API server. etcd continues to run."""
         self.process.kill()
         self.process.wait()
 
@@ -97,14 +97,14 @@ class ApiServer:
         self.etcd.wait()
 
     def compact(self) -> None:
-        """Makes etcd forget everything but the present."""
+        """Makes etcd discard all old revisions."""
         with httpx.Client() as client:
             url = f"http://127.0.0.1:{self.etcd_port}/v3"
             status = client.post(f"{url}/maintenance/status", json={}).json()
             client.post(f"{url}/kv/compaction", json={"revision": status["header"]["revision"], "physical": True})
 
     def kubeconfig(self, token: str = TOKEN, *, port: int | None = None) -> Path:
-        """A kubeconfig for this server; through another port for one that stands in between."""
+        """A kubeconfig for this server, or for a proxy on another port."""
         path = self.folder / f"kubeconfig-{token}-{port or self.port}"
         cluster = {"server": f"https://127.0.0.1:{port or self.port}", "insecure-skip-tls-verify": True}
         path.write_text(
@@ -182,7 +182,7 @@ class Kubectl:
         for group, version, kind in kinds:
             path = self._path({"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {}})
             while self.client.get(path).status_code != 200:
-                time.sleep(0.1)  # a process of somebody else's: there is nothing to wait on
+                time.sleep(0.1)  # another program's process: polling is the only way
 
     def apply(self, thing: dict[str, Any]) -> dict[str, Any]:
         """Server-side apply, as `kubectl apply --server-side` does it."""

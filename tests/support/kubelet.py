@@ -98,7 +98,7 @@ def claiming(name: str, *devices: str) -> dict[str, Any]:
 
 @contextmanager
 def kubelet(path: Path, pods: list[dict[str, Any]], fails: grpc.StatusCode | None = None) -> Iterator[None]:
-    """Serves this list of pods as long as it is open."""
+    """Serves this list of pods while it is open."""
 
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
         assert request == b""

@@ -1,4 +1,4 @@
-"""Findings as `why` has them, and their lives, for those who tell."""
+"""Findings like those of `why`, and their lifecycle, for tests of notifications."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def finding(
 
 
 def answer(at_min: int, *findings: dict[str, Any]) -> dict[str, Any]:
-    """What `why` says when the ledger reaches to a minute."""
+    """The answer of `why` when the ledger ends at a minute."""
     window = {"from": iso(START_MS, UTC), "to": iso(START_MS + at_min * MINUTE, UTC)}
     return {"window": window, "findings": list(findings)}
 
 
-class Seen:
-    """A server's eyes: what was found, from one look to the next."""
+class FindingHistory:
+    """The findings of a server over several updates."""
 
     def __init__(self) -> None:
         self.lives = FindingTracker()
 
     def look(self, at_min: int, *findings: dict[str, Any]) -> list[Any]:
-        """How all stands after another look."""
+        """All findings after another update."""
         self.lives.look(answer(at_min, *findings))
         return self.lives.all()

@@ -1,4 +1,4 @@
-"""Inputs that are nearly right: bytes, and values as JSON has them, with a few of their parts gone wrong."""
+"""Nearly valid inputs: bytes and JSON values with a few broken parts."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 @st.composite
 def mangled(draw: st.DrawFn, seeds: Sequence[bytes]) -> bytes:
-    """One of the seeds, after up to four accidents."""
+    """One of the seeds after up to four mutations."""
     content = draw(st.sampled_from(seeds))
     for _ in range(draw(st.integers(1, 4))):
-        content = _accident(draw, content)
+        content = _mutate(draw, content)
     return content
 
 
-def _accident(draw: st.DrawFn, content: bytes) -> bytes:
+def _mutate(draw: st.DrawFn, content: bytes) -> bytes:
     what = draw(st.sampled_from(("flip", "cut", "drop", "twice", "insert", "number", "number", "swap")))
     at, length = draw(st.integers(0, len(content))), draw(st.integers(1, 200))
     if what == "flip" and at < len(content):
@@ -170,7 +170,7 @@ def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @st.composite
 def mangled_value(draw: st.DrawFn, seeds: Sequence[Any]) -> Any:
-    """One of the seeds, with up to four of its parts replaced, gone, twice, or of another kind."""
+    """One of the seeds with up to four of its parts replaced, removed, duplicated or wrapped."""
     value = copy.deepcopy(draw(st.sampled_from(seeds)))
     for _ in range(draw(st.integers(1, 4))):
         places = list(_places(value))
@@ -193,6 +193,6 @@ def mangled_value(draw: st.DrawFn, seeds: Sequence[Any]) -> Any:
 
 
 def as_json(value: Any) -> bytes:
-    """A value as a sender writes it that does not look. JSON has no NaN; its numbers have no end."""
+    """A value as JSON. NaN becomes null, because JSON has none, and infinities become numbers beyond all limits."""
     text = json.dumps(value).replace("-Infinity", "-1e999").replace("Infinity", "1e999")
     return text.replace("NaN", "null").encode()

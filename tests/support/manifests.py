@@ -1,4 +1,4 @@
-"""Objects as controllers and kubelets write them."""
+"""Kubernetes objects like those of controllers and kubelets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def node(name: str, gpus: int = 8, *, ready: bool = True, labels: dict[str, str]
     }
 
 
-def owned(thing: Thing, *owners: Thing) -> Thing:
+def with_owners(thing: Thing, *owners: Thing) -> Thing:
     """The thing, controlled by the first of these."""
     references = [
         {
@@ -77,7 +77,7 @@ def pod(
     }
 
 
-def placed(thing: Thing, node_name: str) -> Thing:
+def on_node(thing: Thing, node_name: str) -> Thing:
     """The same pod on a node."""
     return {**thing, "spec": {**thing["spec"], "nodeName": node_name}}
 

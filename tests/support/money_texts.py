@@ -1,6 +1,6 @@
-"""Amounts of money, shares, and how every surface writes them: the terminal, the report, messages and the page."""
+"""Amounts of money and shares, and their texts in the terminal, the report, messages and the page."""
 
-WRITTEN = (
+AMOUNT_TEXTS = (
     (None, "unpriced"),
     (0, "$0.00"),
     (1, "<$0.01"),
@@ -36,8 +36,8 @@ WRITTEN = (
     (-987_500_000, "−$988"),
 )
 
-# A part, the whole, and the share as every surface writes it.
-SHARES = (
+# A part, the whole, and the text of the share.
+SHARE_TEXTS = (
     (0, 100, "0%"),
     (1, 1_000_000, "<0.1%"),
     (499, 1_000_000, "<0.1%"),

@@ -1,4 +1,4 @@
-"""The names that OpenTelemetry's semantic conventions list, as its own package has them."""
+"""The attribute names in the semantic conventions of OpenTelemetry, from its own package."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from opentelemetry.semconv import attributes
 from opentelemetry.semconv._incubating import attributes as incubating
 
 
-def conventional() -> set[str]:
-    """Names of attributes, the stable ones and those that are not yet."""
+def convention_names() -> set[str]:
+    """The names of stable and of incubating attributes."""
     found: set[str] = set()
     for package in (attributes, incubating):
         for module in pkgutil.iter_modules(package.__path__):

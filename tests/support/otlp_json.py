@@ -1,4 +1,4 @@
-"""What a sender writes: identities and messages as OTLP's JSON, by the contract and by nobody else's code."""
+"""Identities and messages as OTLP JSON, written from the specification without the code of the product."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def ns(ms: int) -> str:
     return str(ms * 1_000_000)
 
 
-def record(kind: str, said: dict[str, Any]) -> dict[str, Any]:
-    values = {f"pyrometer.{key}": value for key, value in said.items() if key != "time_ms"}
-    if "samples" in said and kind == "batch":
-        values["pyrometer.samples"] = json.dumps(said["samples"])
+def record(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    values = {f"pyrometer.{key}": value for key, value in fields.items() if key != "time_ms"}
+    if "samples" in fields and kind == "batch":
+        values["pyrometer.samples"] = json.dumps(fields["samples"])
     return {
-        "timeUnixNano": ns(said["time_ms"]),
+        "timeUnixNano": ns(fields["time_ms"]),
         "severityNumber": 9,
         "eventName": f"pyrometer.{kind}",
         "body": {"stringValue": f"a {kind}"},
@@ -79,16 +79,16 @@ def record(kind: str, said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def span(said: dict[str, Any]) -> dict[str, Any]:
+def span(fields: dict[str, Any]) -> dict[str, Any]:
     return {
-        "traceId": said["trace_id"],
-        "spanId": said["span_id"],
-        "parentSpanId": said.get("parent_id", ""),
-        "name": said["name"],
+        "traceId": fields["trace_id"],
+        "spanId": fields["span_id"],
+        "parentSpanId": fields.get("parent_id", ""),
+        "name": fields["name"],
         "kind": 1,
-        "startTimeUnixNano": str(said["start_ns"]),
-        "endTimeUnixNano": str(said["start_ns"] + said["duration_ns"]),
-        "attributes": attributes({"pyrometer.step": said.get("step"), **said.get("attributes", {})}),
+        "startTimeUnixNano": str(fields["start_ns"]),
+        "endTimeUnixNano": str(fields["start_ns"] + fields["duration_ns"]),
+        "attributes": attributes({"pyrometer.step": fields.get("step"), **fields.get("attributes", {})}),
     }
 
 
@@ -97,20 +97,20 @@ def gauge(name: str, time_ms: int, value: float, labels: dict[str, Any]) -> dict
     return {"name": name, "gauge": {"dataPoints": [point]}}
 
 
-def gauges(identity: Identity, kind: str, said: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def gauges(identity: Identity, kind: str, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if kind == "metric":
-        about = {f"pyrometer.{key}": said.get(key) for key in ("step", "goal", "source", "first_step", "last_step")}
-        yield gauge(said["name"], said["time_ms"], said["value"], about)
+        about = {f"pyrometer.{key}": fields.get(key) for key in ("step", "goal", "source", "first_step", "last_step")}
+        yield gauge(fields["name"], fields["time_ms"], fields["value"], about)
         return
     labels = {
-        "UUID": said["gpu_uuid"],
-        "gpu": str(said["gpu_index"]),
-        "modelName": said["gpu_model"],
+        "UUID": fields["gpu_uuid"],
+        "gpu": str(fields["gpu_index"]),
+        "modelName": fields["gpu_model"],
         "Hostname": identity["host"],
     }
-    for name, value in said.items():
+    for name, value in fields.items():
         if name.startswith("DCGM_"):
-            yield gauge(name, said["time_ms"], float(value), labels)
+            yield gauge(name, fields["time_ms"], float(value), labels)
 
 
 def signal_of(kind: str) -> str:
@@ -118,18 +118,18 @@ def signal_of(kind: str) -> str:
 
 
 def requests(parts: Iterable[Part]) -> dict[str, dict[str, Any]]:
-    """The export requests of each signal, as JSON has them."""
+    """The export requests of each signal as JSON values."""
     found: dict[str, list[Any]] = {}
     for identity, messages in parts:
         records: dict[str, list[Any]] = {}
-        for kind, said in messages:
+        for kind, fields in messages:
             signal = signal_of(kind)
             made = (
-                [span(said)]
+                [span(fields)]
                 if kind == "span"
-                else [record(kind, said)]
+                else [record(kind, fields)]
                 if signal == "logs"
-                else [*gauges(identity, kind, said)]
+                else [*gauges(identity, kind, fields)]
             )
             records.setdefault(signal, []).extend(made)
         for signal, listed in records.items():
@@ -161,8 +161,8 @@ def as_protobuf(signal: str, request: dict[str, Any]) -> bytes:
     return json_format.ParseDict(copy, REQUESTS[signal]()).SerializeToString()
 
 
-def put(folder: Path, parts: Iterable[Part], name: str) -> None:
-    """What `pyrometer run --data` does: bodies as files of the folder's inbox."""
+def put_in_inbox(folder: Path, parts: Iterable[Part], name: str) -> None:
+    """Writes the bodies into the inbox of a folder, like `pyrometer run --data`."""
     inbox = folder / "inbox" / "otlp"
     inbox.mkdir(parents=True, exist_ok=True)
     for signal, body in bodies(parts).items():
@@ -196,5 +196,5 @@ def window(from_ms: int, first_step: int, steps: int = 10, lasts_ms: int = 10_00
         "memory_peak_mib": 900,
         "memory_reserved_mib": 1000,
     }
-    said = {"time_ms": from_ms, "to_ms": from_ms + lasts_ms, "first_step": first_step, "steps": steps}
-    return "window", {**said, **amounts, **known, **more}
+    fields = {"time_ms": from_ms, "to_ms": from_ms + lasts_ms, "first_step": first_step, "steps": steps}
+    return "window", {**fields, **amounts, **known, **more}

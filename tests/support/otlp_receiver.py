@@ -1,4 +1,4 @@
-"""A receiver of OTLP/HTTP: a real server on loopback that reads what comes with OpenTelemetry's own messages."""
+"""A real OTLP/HTTP server on loopback that decodes requests with OpenTelemetry's own classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REQUESTS = {"/v1/metrics": ExportMetricsServiceRequest, "/v1/traces": ExportTrac
 
 
 class Receiver:
-    """What was taken, by path; and what is answered: the next of `answers`, then 200 for ever."""
+    """The received requests by path. It sends the next of `answers`, and 200 when none is left."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -26,7 +26,7 @@ class Receiver:
         self.came = threading.Condition()
 
     def wait_for(self, what: Any) -> None:
-        """Until something holds of what was taken."""
+        """Waits until a condition on the received requests is true."""
         with self.came:
             assert self.came.wait_for(what, timeout=30)
 

@@ -1,4 +1,4 @@
-"""A server that takes OTLP, in moods that a test chooses: a real socket, in this process or in one of its own."""
+"""An OTLP server that fails in the ways a test selects. It has a real socket, in this process or in its own."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ REQUESTS = {
 
 
 class Collector:
-    """Keeps what it took. `moods` are used up, one a request; without one it is in a good mood.
+    """Records the requests it accepts. Each request uses one of `moods`, and "ok" when none is left.
 
-    ok, partial; 400, 429, 500, … refuse; drop: hangs up before it took anything; lost: takes it and hangs up; slow:
-    takes its time to say 500.
+    ok, partial: accepts. 400, 429, 500, …: refuses. drop: closes the connection before it accepts the request.
+    lost: accepts the request, then closes the connection. slow: answers 500 after a delay.
     """
 
     def __init__(self, moods: list[str] | None = None, *, port: int = 0, folder: Path | None = None) -> None:
         self.moods = moods or []
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.taken: list[tuple[str, bytes]] = []
         self.folder = folder
         self._came = threading.Condition()
@@ -66,7 +66,7 @@ class Collector:
         body = request.rfile.read(int(request.headers["Content-Length"]))
         mood = self.moods.pop(0) if self.moods else "ok"
         with self._came:
-            self.asked.append((request.path, dict(request.headers)))
+            self.requests.append((request.path, dict(request.headers)))
             if mood in ("ok", "partial", "lost"):
                 self.taken.append((request.path, body))
                 if self.folder is not None:
@@ -81,8 +81,8 @@ class Collector:
         if mood == "slow":
             time.sleep(0.5)
         status = {"ok": 200, "partial": 200, "slow": 500}.get(mood) or int(mood)
-        said = {"partialSuccess": {"rejectedLogRecords": "1", "errorMessage": "too old"}} if mood == "partial" else {}
-        text = json.dumps(said).encode() if status == 200 else b"no\x1b[31m"
+        reply = {"partialSuccess": {"rejectedLogRecords": "1", "errorMessage": "too old"}} if mood == "partial" else {}
+        text = json.dumps(reply).encode() if status == 200 else b"no\x1b[31m"
         request.send_response(status)
         if status == 429:
             request.send_header("Retry-After", "0.01")
@@ -90,9 +90,9 @@ class Collector:
         request.end_headers()
         request.wfile.write(text)
 
-    def wait_for(self, count: int, *, asked: bool = False, limit_s: float = 20.0) -> None:
-        """Until that many bodies were taken, or offered."""
-        seen = self.asked if asked else self.taken
+    def wait_for(self, count: int, *, refused_too: bool = False, limit_s: float = 20.0) -> None:
+        """Waits until `count` requests were accepted, or received with `refused_too`."""
+        seen = self.requests if refused_too else self.taken
         with self._came:
             assert self._came.wait_for(lambda: len(seen) >= count, limit_s), f"{len(seen)} of {count} came"
 
@@ -103,13 +103,13 @@ class Collector:
 
 def decoded(path: str, body: bytes) -> Any:
     """The body as OpenTelemetry's own classes read it. Its JSON has ids in hex, that of protobuf in base 64."""
-    told = json.loads(gzip.decompress(body))
-    for resource in told.get("resourceSpans", ()):
+    request = json.loads(gzip.decompress(body))
+    for resource in request.get("resourceSpans", ()):
         for scope in resource["scopeSpans"]:
             for span in scope["spans"]:
                 for name in {"traceId", "spanId", "parentSpanId"} & set(span):
                     span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
-    return json_format.ParseDict(told, REQUESTS[path.rpartition("/")[2]]())
+    return json_format.ParseDict(request, REQUESTS[path.rpartition("/")[2]]())
 
 
 def plain(attributes: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Runs it, again too, at the same address."""
+        """Starts it, also again, at the same address."""
         log_path = self._folder / "log"
         with log_path.open("wb") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
@@ -35,7 +35,7 @@ class Server:
                     return
             except httpx.HTTPError:
                 pass
-            time.sleep(0.1)  # a process of somebody else's: there is nothing to wait on
+            time.sleep(0.1)  # another program's process: polling is the only way
         raise RuntimeError("the server did not become ready within half a minute")
 
     def close(self) -> None:

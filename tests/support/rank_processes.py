@@ -1,4 +1,4 @@
-"""Ranks without PyTorch: small processes with a real ring, which stand in for training."""
+"""Ranks without PyTorch: small processes with a real ring in the role of training processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent.parent.parent / "src"
 
-# Registers as a rank does, and takes three steps.
+# Registers like a rank and runs three steps.
 RANK = """
 import faulthandler, json, os, sys, time
 from pathlib import Path
@@ -42,7 +42,7 @@ for _ in range(3):
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Variables for a process that is to know nothing but what a test says."""
+    """Environment variables for a process that depends on nothing but the test."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYROMETER_", "PYTHON"))}
     return {**kept, "PYTHONPATH": str(SOURCES), "PYROMETER_SPOOL": str(folder / "spool"), **more}
 
@@ -60,7 +60,7 @@ def python(script: str, folder: Path, *arguments: str, **more: str) -> subproces
 
 
 def rank(script: str, folder: Path, **more: str) -> subprocess.Popen[str]:
-    """A rank that has taken three steps and then does what the script says."""
+    """A rank that has run three steps and then runs the script."""
     process = python(f"{RANK}\nsay('ready')\n{script}", folder, **more)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.stderr.read() if process.stderr else ""

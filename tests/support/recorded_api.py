@@ -1,4 +1,4 @@
-"""What an API server would answer, recorded: paths, pages and objects in its words."""
+"""Recorded answers of an API server: paths, pages and objects."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CORE = {"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "events": "Ev
 CREATED = "2026-11-01T10:00:00Z"
 
 
-class Recorded:
-    """What an API server answers to who only reads; nothing happens after the lists."""
+class RecordedApi:
+    """Answers read requests like an API server. Nothing happens after the lists."""
 
     cluster = "recorded"
 
     def __init__(self, objects: Mapping[str, list[dict[str, Any]]], groups: Mapping[str, Any] = GROUPS) -> None:
-        self.objects, self.groups = objects, groups  # by the path of their list; what is installed
+        self.objects, self.groups = objects, groups  # objects by the path of their list; installed API groups
         self.requests: list[tuple[str, str, str]] = []  # path, limit, form
 
     async def get(self, path: str, params: Mapping[str, str] | None = None, accept: str = "application/json") -> bytes:

@@ -1,6 +1,6 @@
-"""The ledger again, in plain Python, where that is simple: who holds what, and how the platform's own time was spent.
+"""A reference ledger in plain Python for the simple parts: the holders of slots, and the time of the platform.
 
-It is written from the design, not from the SQL, and knows nothing of chunks, hours or carrying over.
+It is written from the design, not from the SQL, and has no chunks, hours or carried states.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pyrometer.model.records import Allocation, Node, Pod, Slot
 from pyrometer.model.units import MS_PER_MINUTE, SHARE_WHOLE, largest_remainder
 from tests.support.histories import History
 
-Place = tuple[str, int]
-Held = tuple[str, int, int, str]  # node, slot, minute, the pod or the platform's state
+SlotKey = tuple[str, int]
+HeldKey = tuple[str, int, int, str]  # node, slot, minute, the pod or the platform's state
 
 
 class Span(NamedTuple):
-    """A time, and what was so."""
+    """A time range and its value."""
 
     from_ms: int
     to_ms: int
@@ -29,7 +29,7 @@ class Span(NamedTuple):
 
 
 class Cluster:
-    """What the records of a history say, as far as they are not from the future."""
+    """The records of a history that are not from the future."""
 
     def __init__(self, history: History) -> None:
         self.known = [record for record in history.records if record.time_ms <= history.now_ms]
@@ -42,7 +42,7 @@ class Cluster:
         return sorted(found, key=lambda record: record.time_ms)
 
     def newest(self, kind: type, **values: Any) -> Any:
-        """The last word on something."""
+        """The newest record of a kind with these values."""
         found = self.of(kind, **values)
         return found[-1] if found else None
 
@@ -54,9 +54,9 @@ class Cluster:
 
     # -- slots
 
-    def places(self) -> dict[Place, str]:
-        """Every slot there ever was, and how it is known: by its node, by its own life, by a hold."""
-        found: dict[Place, str] = {}
+    def places(self) -> dict[SlotKey, str]:
+        """Every slot that ever existed, and its source: its node, its own lifetime, or a hold."""
+        found: dict[SlotKey, str] = {}
         for hold in self.holds():
             found[hold.node_uid, hold.slot_index] = "hold"
         for slot in self.of(Slot):
@@ -68,8 +68,8 @@ class Cluster:
                 found |= {(node.node_uid, index): "node" for index in range(max(one.gpu_count for one in seen))}
         return found
 
-    def there(self, place: Place, known_by: str) -> list[Span]:
-        """When a slot was there."""
+    def there(self, place: SlotKey, known_by: str) -> list[Span]:
+        """The time ranges in which a slot existed."""
         if known_by == "node":
             minutes = {m for span in self.node_spans(place) for m in minutes_of(span) if span.from_ms < span.to_ms}
             return [Span(minute, minute + MS_PER_MINUTE) for minute in sorted(minutes)]
@@ -81,8 +81,8 @@ class Cluster:
         holds = self.holds(place)
         return [Span(min(h.from_ms for h in holds), max(h.to_ms for h in holds))]
 
-    def node_spans(self, place: Place) -> list[Span]:
-        """What its node was like, observation by observation, as long as it had this slot."""
+    def node_spans(self, place: SlotKey) -> list[Span]:
+        """The observations of its node while it had this slot."""
         capacity = 0
         spans = []
         for from_ms, to_ms, node in self.observed(Node, node_uid=place[0]):
@@ -91,8 +91,8 @@ class Cluster:
                 spans.append(Span(from_ms, to_ms, node))
         return spans
 
-    def changes(self, place: Place) -> list[int]:
-        """When its node was seen to have changed while the slot was there."""
+    def changes(self, place: SlotKey) -> list[int]:
+        """The times at which its node was observed while the slot existed."""
         spans = self.node_spans(place)
         found = []
         for before, after in pairwise(spans):
@@ -101,7 +101,7 @@ class Cluster:
                 found.append(after.from_ms)
         return found
 
-    def available(self, place: Place, known_by: str, at_ms: int) -> bool:
+    def available(self, place: SlotKey, known_by: str, at_ms: int) -> bool:
         """Whether the node of a slot could have taken a pod for it."""
         if known_by != "node":
             return True
@@ -114,13 +114,13 @@ class Cluster:
             node = next(span.what for span in spans if span.to_ms > minute and span.from_ms < span.to_ms)
         return bool(node.ready and node.schedulable and place[1] < node.gpu_count)
 
-    def broken(self, place: Place) -> list[Span]:
+    def broken(self, place: SlotKey) -> list[Span]:
         """When a device was seen to be broken."""
         return [s for s in self.observed(Slot, node_uid=place[0], slot_index=place[1]) if not s.what.healthy]
 
     # -- holders
 
-    def holds(self, place: Place | None = None) -> list[Allocation]:
+    def holds(self, place: SlotKey | None = None) -> list[Allocation]:
         """The allocations as they turned out: each from its beginning to its end."""
         newest: dict[Any, Allocation] = {}
         for hold in self.of(Allocation):
@@ -134,9 +134,9 @@ class Cluster:
                 found.append(hold)
         return found
 
-    def held(self) -> Counter[Held]:
-        """Milliseconds of every slot, by minute and by who had them."""
-        found: Counter[Held] = Counter()
+    def held(self) -> Counter[HeldKey]:
+        """Milliseconds of every slot, by minute and holder."""
+        found: Counter[HeldKey] = Counter()
         for place, known_by in self.places().items():
             holds = self.holds(place)
             broken = self.broken(place)
@@ -148,13 +148,13 @@ class Cluster:
                     on = [h for h in holds if h.from_ms <= piece.from_ms and piece.to_ms <= h.to_ms]
                     fit = not ill and self.available(place, known_by, piece.from_ms)
                     minute = piece.from_ms // MS_PER_MINUTE * MS_PER_MINUTE
-                    for who, ms in divide(piece.to_ms - piece.from_ms, on, known_by, fit):
-                        found[(*place, minute, "unhealthy" if ill else who)] += ms
+                    for holder, ms in split_by_share(piece.to_ms - piece.from_ms, on, known_by, fit):
+                        found[(*place, minute, "unhealthy" if ill else holder)] += ms
         return +found
 
 
-def divide(wall_ms: int, holds: Iterable[Allocation], known_by: str, fit: bool) -> list[tuple[str, int]]:
-    """A piece of a slot's time, by share. The rest is the platform's; a slot that is known by its holds has none."""
+def split_by_share(wall_ms: int, holds: Iterable[Allocation], known_by: str, fit: bool) -> list[tuple[str, int]]:
+    """Splits a part of a slot's time by share. The rest belongs to the platform, except for slots known from holds."""
     shares: Counter[tuple[str, int]] = Counter()
     for hold in holds:
         shares[hold.pod_uid, hold.instance] += hold.share
@@ -167,7 +167,8 @@ def divide(wall_ms: int, holds: Iterable[Allocation], known_by: str, fit: bool) 
     elif known_by == "hold":
         return []
     return [
-        (who, ms) for ((who, _), _), ms in zip(parts, largest_remainder([p for _, p in parts], wall_ms), strict=True)
+        (holder, ms)
+        for ((holder, _), _), ms in zip(parts, largest_remainder([p for _, p in parts], wall_ms), strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""A server inside of the test's own process, and its client."""
+"""A server in the process of the test, and its client."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pyrometer.store import Store
 
 
 @asynccontextmanager
-async def talking(
+async def server_and_client(
     store: Store, *, crash: bool = False, uid_of: Callable[[str], str | None] = lambda name: None
 ) -> AsyncIterator[tuple[Services, httpx.AsyncClient]]:
-    """A server and its client. One that crashes stores nothing of what it has taken."""
+    """A server and its client. One that crashes stores nothing that it received."""
     server = build_services(Core(store, Settings(), nodes=Nodes(uid_of)), open_to_all=True)
     app = server.application()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:

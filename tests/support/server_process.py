@@ -1,4 +1,4 @@
-"""A real server for tests: a process that listens, is asked, and is stopped as Kubernetes would stop it."""
+"""A real server process for tests, stopped like Kubernetes stops it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.support.kube_server import free_port
 def serving(
     folder: Path, *more: str, host: str = "127.0.0.1", port: int | None = None, **variables: str
 ) -> Iterator[httpx.Client]:
-    """A server that has said where it listens; it is stopped as Kubernetes would stop it."""
+    """A server that listens. It is stopped like Kubernetes stops it."""
     port = port or free_port()
     command = [sys.executable, "-m", "pyrometer", "serve", "--data", str(folder), "--listen", f"{host}:{port}", *more]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
     assert process.stderr is not None
     with process.stderr, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-        said: list[str] = []
+        log: list[str] = []
         for line in process.stderr:
-            said.append(line)
+            log.append(line)
             if "Listening" in line:
                 break
-        assert str(port) in "".join(said[-1:]), said
+        assert str(port) in "".join(log[-1:]), log
         try:
             client.get("/healthz")
             yield client

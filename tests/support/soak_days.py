@@ -1,7 +1,7 @@
-"""A server through simulated days as fast as it goes: what it holds on to is measured at the end of each.
+"""A server in simulated days, as fast as possible. Its use of resources is measured at the end of each day.
 
-One process, one event loop, the server's own routes and tasks, called when their time has come on a clock that runs
-ahead: scrapes by remote write and what ranks say over OTLP, sealing, the ledger, retention, findings, questions.
+One process and one event loop run the routes and tasks of the server on a clock that runs ahead: scrapes by remote
+write and messages of ranks over OTLP, sealing, the ledger, retention, findings and questions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ KEPT_DAYS = 3
 QUESTIONS = ("why", "cost?by=team,state", "runs", "burn", "top")
 
 
-class Held(NamedTuple):
-    """What a server holds on to, after so many days."""
+class ResourceUse(NamedTuple):
+    """The resources that a server uses after a number of days."""
 
     day: int
     rss_kib: int
@@ -46,7 +46,7 @@ class Held(NamedTuple):
 
 @contextmanager
 def clock_ahead() -> Iterator[dict[str, int]]:
-    """The clock of this process, as far ahead as is written into the dict."""
+    """Sets the clock of this process ahead by the milliseconds in the dict."""
     real_ns, real_s = time.time_ns, time.time
     ahead = {"ms": 0}
     time.time_ns = lambda: real_ns() + ahead["ms"] * 1_000_000
@@ -57,11 +57,12 @@ def clock_ahead() -> Iterator[dict[str, int]]:
         time.time_ns, time.time = real_ns, real_s
 
 
-async def days(
+async def simulate_days(
     folder: Path, count: int, every_minutes: int = 10, kept_days: int = KEPT_DAYS, books_every_h: int = 4
-) -> AsyncIterator[Held]:
-    """Lives through so many days; says after each what is held. A server does its books all the time: what one time
-    leaves behind, every time does."""
+) -> AsyncIterator[ResourceUse]:
+    """Simulates `count` days and yields the use of resources after each.
+
+    A server updates its ledger all the time, so a leak in one update is a leak in every update."""
     settings = Settings(retention_days=kept_days)
     accounting.REST_FACTOR = 0
     with clock_ahead() as ahead, Store(folder, create=True) as store:
@@ -95,11 +96,11 @@ async def days(
                         assert (await client.get(f"/api/v1/{question}")).status_code == 200
                     assert (await client.get("/metrics")).status_code == 200
                 if hour % 24 == 23:
-                    yield held(server, folder, (hour + 1) // 24)
+                    yield measure(server, folder, (hour + 1) // 24)
 
 
 async def _sent(client: httpx.AsyncClient, one: Delivery) -> None:
-    """Sends until it is taken: files have the kernel's clock, so that halves may seem to be old, and are removed."""
+    """Sends until accepted: files have the kernel's clock, so half-written ones may look old and are removed."""
     for _ in range(5):
         answer = await client.post(one.path, content=one.body, headers=one.headers)
         if answer.is_success:
@@ -107,15 +108,15 @@ async def _sent(client: httpx.AsyncClient, one: Delivery) -> None:
     raise AssertionError(answer.text)
 
 
-def held(server: Services, folder: Path, day: int) -> Held:
-    """What there is now."""
+def measure(server: Services, folder: Path, day: int) -> ResourceUse:
+    """The resources in use now."""
     gc.collect()
     ask = server.core.store.connection.execute
     ((tables,),) = ask("SELECT count(*) FROM duckdb_tables() WHERE temporary").fetchall()
     status = Path("/proc/self/status").read_text()
     rss_kib = int(status.partition("VmRSS:")[2].split()[0])
     wal = folder / f"{DATABASE}.wal"
-    return Held(
+    return ResourceUse(
         day,
         rss_kib,
         len(list(Path("/proc/self/fd").iterdir())),
@@ -129,7 +130,7 @@ def held(server: Services, folder: Path, day: int) -> Held:
 
 
 def slope(values: list[float]) -> float:
-    """Growth a day, by least squares."""
+    """Growth per day, by least squares."""
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
     spread = sum((day - middle) ** 2 for day in range(len(values)))
     return sum((day - middle) * (value - mean) for day, value in enumerate(values)) / spread

@@ -32,7 +32,7 @@ class Reading:
             self.store = None
 
     def take(self, source, settings=None):
-        """Reads a source and accounts for everything there is."""
+        """Reads a source and builds the ledger of everything stored."""
 
         async def read():
             return [delivery.progress async for delivery in drain(source, self.store)]
@@ -46,7 +46,7 @@ class Reading:
         return self.store.connection.execute(query, list(values)).fetchall()
 
     def rows(self, *kinds):
-        """Everything that the store has of some kinds, in one order."""
+        """All stored rows of some kinds, in a fixed order."""
         self.store.expose_all(kinds)
         return {kind: self.ask(f"FROM {kind} ORDER BY ALL") for kind in kinds}
 

@@ -1,4 +1,4 @@
-"""Runs of an experiment, each on a GPU of its own, that report how good they are: on the cluster of `nights`."""
+"""Runs of an experiment that report their loss, each on its own GPU of the cluster in `clusters`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyrometer.model.units import SHARE_WHOLE
 from tests.support.clusters import at
 
 
-def trained(
+def run_records(
     name: str,
     slot: int,
     minutes: int,
@@ -22,7 +22,7 @@ def trained(
     rank: int = 0,
     from_min: int = 0,
 ) -> list[Any]:
-    """A run of one rank on one GPU of its own, with a value at the end of each part of its life."""
+    """A run of one rank on its own GPU, with a metric value at the end of each equal part of its time."""
     place = {"node_uid": f"n{slot // 2}", "slot_index": slot % 2, "pod_uid": f"pod-{name}"}
     begin, end = at(from_min), at(from_min + minutes)
     records: list[Any] = [

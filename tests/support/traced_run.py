@@ -1,4 +1,4 @@
-"""A run as the SDK sends it: two nodes whose clocks disagree, accumulation, a resume, a slow rank, a bad sample."""
+"""The records of a run from the SDK: two clocks, gradient accumulation, a resume, a slow rank, a bad sample."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PHASES_US = (("data", 2_000), ("copy", 500), ("forward", 9_000), ("backward", 8_
 
 
 class Training(NamedTuple):
-    """What is trained, and how."""
+    """The parameters of a training."""
 
     ranks: int = 4
     accumulation: int = 4
@@ -46,15 +46,15 @@ class Training(NamedTuple):
     seed: int = 1
 
 
-def sha(text: str, digits: int) -> str:
+def hex_digest(text: str, digits: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
-class Trained:
-    """The records of a training, and what was consumed when, as the truth."""
+class TrainingRecords:
+    """The records of a training, and the samples that each step consumed."""
 
-    def __init__(self, **told) -> None:
-        self.training = training = Training(**told)
+    def __init__(self, **options) -> None:
+        self.training = training = Training(**options)
         self.records: list[tuple] = []
         self.consumed: dict[tuple[int, int], dict[int, list[list[int]]]] = {}  # attempt, step → rank → micro-batches
         self.rng = random.Random(training.seed)
@@ -78,12 +78,12 @@ class Trained:
         return self.epochs[epoch]
 
     def _attempt(self, number: int, first: int, end: int) -> None:
-        told, launch = self.training, f"launch{number}"
+        training, launch = self.training, f"launch{number}"
         started_ms = START_MS + (number - 1) * 600_000
         loop_ms = started_ms + 20_000
         ended_ms = loop_ms + (end - first) * STEP_US // 1000 + 2_000
-        last = number == len(told.attempts)
-        for rank in range(told.ranks):
+        last = number == len(training.attempts)
+        for rank in range(training.ranks):
             self._place(number, rank, started_ms, ended_ms)
             self.records.append(
                 Run(
@@ -92,7 +92,7 @@ class Trained:
                     number,
                     rank,
                     started_ms,
-                    told.ranks,
+                    training.ranks,
                     launch,
                     experiment="sft",
                     workload_uid=RUN,
@@ -114,7 +114,7 @@ class Trained:
             self._event(number, ended_ms, "exception", None, 1, end - 1, "RuntimeError", "NCCL timeout\nof rank 1")
         for step in range(first, end):
             self._step(number, launch, step, loop_ms + (step - first) * STEP_US // 1000)
-            if step > first and step % told.save_every == 0:
+            if step > first and step % training.save_every == 0:
                 self._event(number, loop_ms + (step - first) * STEP_US // 1000, "checkpoint_saved", 5, 0, step)
 
     def _place(self, number: int, rank: int, started_ms: int, ended_ms: int) -> None:
@@ -159,43 +159,43 @@ class Trained:
         )
 
     def _step(self, attempt: int, launch: str, step: int, at_ms: int) -> None:
-        told = self.training
-        self.consumed[attempt, step] = {rank: [] for rank in range(told.ranks)}
-        for rank in range(told.ranks):
-            for micro in range(told.accumulation):
+        training = self.training
+        self.consumed[attempt, step] = {rank: [] for rank in range(training.ranks)}
+        for rank in range(training.ranks):
+            for micro in range(training.accumulation):
                 self._batch(attempt, rank, step, micro, at_ms)
-            if step % told.trace_every == 0:
+            if step % training.trace_every == 0:
                 self._spans(attempt, launch, rank, step, at_ms)
             if step % 10 == 0:
                 self._window(attempt, rank, step, at_ms)
         usual = 2.0 + 4.0 / (step + 4) + self.rng.gauss(0, 0.01)
-        bad = told.bad_sample is not None and told.bad_sample in self.samples(attempt, step)
+        bad = training.bad_sample is not None and training.bad_sample in self.samples(attempt, step)
         loss = usual + (3.0 if bad else 0.0)
         self.records.append(Metric(at_ms + 119, RUN, attempt, 0, "loss", loss, step, "min", "pyrometer", step, step))
 
     def _batch(self, attempt: int, rank: int, step: int, micro: int, at_ms: int) -> None:
-        told = self.training
-        index = step * told.accumulation + micro  # of the rank's batches, over all epochs
-        per_epoch = told.dataset // (told.ranks * told.batch)
+        training = self.training
+        index = step * training.accumulation + micro  # of the rank's batches, over all epochs
+        per_epoch = training.dataset // (training.ranks * training.batch)
         epoch, place = divmod(index, per_epoch)
-        begin = (place * told.ranks + rank) * told.batch
-        samples = self._shuffled(epoch)[begin : begin + told.batch]
+        begin = (place * training.ranks + rank) * training.batch
+        samples = self._shuffled(epoch)[begin : begin + training.batch]
         self.consumed[attempt, step][rank].append(samples)
         self.records.append(
             Batch(at_ms, RUN, attempt, rank, 0, epoch, place, micro, step, "pairs.parquet", **named_samples(samples))
         )
 
     def _spans(self, attempt: int, launch: str, rank: int, step: int, at_ms: int) -> None:
-        told = self.training
-        trace, count = sha(f"{launch}:{step}", 32), 0
-        skew_us = told.skew_us if node(rank) == "node-b" else 0
+        training = self.training
+        trace, count = hex_digest(f"{launch}:{step}", 32), 0
+        skew_us = training.skew_us if node(rank) == "node-b" else 0
         start_us = at_us = at_ms * 1000 + skew_us
-        parent = sha(f"{launch}:{step}:{rank}:0", 16)
+        parent = hex_digest(f"{launch}:{step}:{rank}:0", 16)
 
         def span(name: str, begin_us: int, lasted_us: int, attributes: dict | None = None) -> None:
             nonlocal count
             count += name != "step"
-            own = sha(f"{launch}:{step}:{rank}:{0 if name == 'step' else count}", 16)
+            own = hex_digest(f"{launch}:{step}:{rank}:{0 if name == 'step' else count}", 16)
             self.records.append(
                 Span(
                     begin_us // 1000,
@@ -213,27 +213,27 @@ class Trained:
                 )
             )
 
-        per_epoch = told.dataset // (told.ranks * told.batch)
-        for micro in range(told.accumulation):
-            epoch, place = divmod(step * told.accumulation + micro, per_epoch)
+        per_epoch = training.dataset // (training.ranks * training.batch)
+        for micro in range(training.accumulation):
+            epoch, place = divmod(step * training.accumulation + micro, per_epoch)
             for name, usual_us in PHASES_US:
-                lasted_us = usual_us + (told.slow_us if name == "backward" and rank == told.slow_rank else 0)
-                said = {"pyrometer.batch": f"0/{epoch}/{place}", "pyrometer.micro_batch": micro}
-                span(name, at_us, lasted_us, said if name == "forward" else None)
+                lasted_us = usual_us + (training.slow_us if name == "backward" and rank == training.slow_rank else 0)
+                attributes = {"pyrometer.batch": f"0/{epoch}/{place}", "pyrometer.micro_batch": micro}
+                span(name, at_us, lasted_us, attributes if name == "forward" else None)
                 at_us += lasted_us
         span("augment", start_us + 100, 1_500, {"images": 4})
         optimizer_us = 5_000
         synced_us = start_us + STEP_US - 1_000 - optimizer_us
-        if told.ranks > 1:
+        if training.ranks > 1:
             span("sync", at_us, synced_us - at_us)
             at_us = synced_us
         span("optimizer", at_us, optimizer_us)
         span("step", start_us, at_us + optimizer_us - start_us)
 
     def _window(self, attempt: int, rank: int, step: int, at_ms: int) -> None:
-        told = self.training
-        micro_ms = {name: us * told.accumulation * 10 // 1000 for name, us in PHASES_US}
-        slow_ms = told.slow_us * told.accumulation * 10 // 1000 if rank == told.slow_rank else 0
+        training = self.training
+        micro_ms = {name: us * training.accumulation * 10 // 1000 for name, us in PHASES_US}
+        slow_ms = training.slow_us * training.accumulation * 10 // 1000 if rank == training.slow_rank else 0
         self.records.append(
             StepWindow(
                 at_ms,
@@ -255,8 +255,8 @@ class Trained:
                 step_p50_us=STEP_US - 1_000,
                 step_max_us=STEP_US + 9_000,
                 step_lengths=(STEP_US - 1_000, 9, STEP_US + 9_000, 1),
-                samples=10 * told.accumulation * told.batch,
-                tokens=10 * told.accumulation * told.batch * 512,
+                samples=10 * training.accumulation * training.batch,
+                tokens=10 * training.accumulation * training.batch * 512,
                 flops=300_000_000_000_000,
                 memory_peak_mib=40_000 + rank,
             )

@@ -1,4 +1,4 @@
-"""Training processes for tests: the SDK in this process, for what one rank sees; programs of several ranks."""
+"""Training processes for tests: the SDK in this process as one rank, and programs of several ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyrometer.train.steps import ring
 SOURCES = Path(boot.__file__).parents[3]
 
 
-class Watched:
+class WatchedRank:
     """This process as a rank."""
 
     def __init__(self, hooks: Hooks, rank: TrainingRank) -> None:
@@ -32,11 +32,11 @@ class Watched:
         self.ring = rank.ring
 
     def close(self) -> list[tuple[str, dict[str, Any]]]:
-        """All that was told, after the last word."""
+        """Closes the rank and returns all messages."""
         self.rank.close()
-        return [message for _, messages in parts(self.spool) for message in messages]
+        return [message for _, messages in spool_parts(self.spool) for message in messages]
 
-    def told(self, kind: str) -> list[dict[str, Any]]:
+    def messages_of(self, kind: str) -> list[dict[str, Any]]:
         return [message for name, message in self.close() if name == kind]
 
     def amounts(self, number: int) -> dict[str, int]:
@@ -47,8 +47,8 @@ class Watched:
 _hooks: list[Hooks] = []
 
 
-def hooked() -> Hooks:
-    """The hooks of this process. Libraries that are imported after this are seen as in a real one."""
+def install_hooks() -> Hooks:
+    """The hooks of this process. They apply to libraries that are imported later, like in a real process."""
     if not _hooks:
         _hooks.append(Hooks(lambda: None))
         boot._watch_imports(_hooks[0])
@@ -56,33 +56,33 @@ def hooked() -> Hooks:
 
 
 @contextmanager
-def watching(folder: Path, **told: Any) -> Iterator[Watched]:
-    """The SDK in this process, with a spool of its own. PyTorch is hooked once, as in a real process."""
+def watch_rank(folder: Path, **options: Any) -> Iterator[WatchedRank]:
+    """The SDK in this process with its own spool. PyTorch is hooked once, like in a real process."""
     import torch
     import torch._dynamo.callback
 
     torch.set_num_threads(1)  # tests run side by side
-    hooks = hooked()
+    hooks = install_hooks()
     hooks.detach()
-    hooks.tracked.clear()  # what other tests told trackers
+    hooks.tracked.clear()  # what other tests options trackers
     hooks.stack_timer.is_taken = True  # pytest's
-    identity = {"run": "test", **told.pop("identity", {})}
-    hooks.rank = TrainingRank(hooks, SdkSettings(folder / "spool", None, identity, **told), torch)
+    identity = {"run": "test", **options.pop("identity", {})}
+    hooks.rank = TrainingRank(hooks, SdkSettings(folder / "spool", None, identity, **options), torch)
     rank = hooks.rank
     try:
-        yield Watched(hooks, rank)
+        yield WatchedRank(hooks, rank)
     finally:
         rank.close()
         hooks.detach()
 
 
-def parts(spool: Path) -> list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]]:
-    """What ranks have put into a spool, in order: who said it, and what."""
+def spool_parts(spool: Path) -> list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]]:
+    """The parts that ranks wrote into a spool, in order: identity and messages."""
     return [marshal.loads(path.read_bytes()) for path in sorted((spool / "out").glob("*.part"))]
 
 
 def environment(spool: Path | None, **more: str) -> dict[str, str]:
-    """For a program that is watched, or, without a spool, not."""
+    """The environment of a program, which is watched if a spool is given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYROMETER_")}
     kept |= {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1", **more}
     if spool is not None:
@@ -91,10 +91,10 @@ def environment(spool: Path | None, **more: str) -> dict[str, str]:
     return kept
 
 
-def trained(
+def run_training(
     program: Path, *arguments: str, spool: Path | None, ranks: int = 1, timeout_s: float = 180.0, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end: alone, or as so many ranks, as torchrun would start them."""
+    """Runs a program to its end, alone or as several ranks like torchrun starts them."""
     command = [sys.executable, str(program), *arguments]
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -110,22 +110,22 @@ def trained(
         for rank in range(ranks)
     ]
     try:
-        said = [process.communicate(timeout=timeout_s)[0] for process in processes]
+        outputs = [process.communicate(timeout=timeout_s)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
     code = next((process.returncode for process in processes if process.returncode), 0)
-    return subprocess.CompletedProcess(command, code, "", "".join(said))
+    return subprocess.CompletedProcess(command, code, "", "".join(outputs))
 
 
 def torchrun(program: Path, *arguments: str, ranks: int, more: tuple[str, ...] = ()) -> list[str]:
-    """The command that launches so many ranks of a program."""
+    """The command that launches a program with this number of ranks."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *more]
     return [sys.executable, *launcher, str(program), *arguments]
 
 
-def running(command: list[str], *where: str, **variables: str) -> subprocess.Popen[str]:
-    """`pyrometer run` of a command, on its way."""
+def start_run(command: list[str], *where: str, **variables: str) -> subprocess.Popen[str]:
+    """Starts `pyrometer run` of a command."""
     return subprocess.Popen(
         [sys.executable, "-m", "pyrometer", "run", "--no-gpus", *where, "--", *command],
         env=environment(None, PYROMETER_WINDOW_S="1", **variables),
@@ -136,18 +136,18 @@ def running(command: list[str], *where: str, **variables: str) -> subprocess.Pop
     )
 
 
-class Heard(NamedTuple):
-    """One record of those that `pyrometer run --data` left in its folder."""
+class SentRecord(NamedTuple):
+    """One record that `pyrometer run --data` wrote into its folder."""
 
-    at_ms: int  # when it was sent on its way
+    at_ms: int  # when it was sent
     rank: int | None
     launch: str
     name: str  # run, window, batch, event
-    said: dict[str, Any]
+    fields: dict[str, Any]
 
 
-def heard(data: Path) -> list[Heard]:
-    """What lies in the inbox of a data folder, before anybody has read it."""
+def sent_records(data: Path) -> list[SentRecord]:
+    """The records in the inbox of a data folder, before a server reads it."""
     found = []
     for path in sorted((data / "inbox" / "otlp").glob("*.logs.json.gz")):
         at_ms = int(path.name.partition("-")[0]) // 1_000_000
@@ -155,10 +155,12 @@ def heard(data: Path) -> list[Heard]:
             who = _plain(resource["resource"]["attributes"])
             for scope in resource["scopeLogs"]:
                 for record in scope["logRecords"]:
-                    said = {name.removeprefix("pyrometer."): v for name, v in _plain(record["attributes"]).items()}
-                    said["time_ms"] = int(record["timeUnixNano"]) // 1_000_000
+                    fields = {name.removeprefix("pyrometer."): v for name, v in _plain(record["attributes"]).items()}
+                    fields["time_ms"] = int(record["timeUnixNano"]) // 1_000_000
                     name = record["eventName"].removeprefix("pyrometer.")
-                    found.append(Heard(at_ms, who.get("pyrometer.rank"), who.get("pyrometer.launch", ""), name, said))
+                    found.append(
+                        SentRecord(at_ms, who.get("pyrometer.rank"), who.get("pyrometer.launch", ""), name, fields)
+                    )
     return found
 
 
@@ -170,9 +172,9 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
     return plain
 
 
-def answer(data: Path, *words: str, **variables: str) -> Any:
-    """What a command says of a data folder."""
+def command_answer(data: Path, *words: str, **variables: str) -> Any:
+    """The JSON answer of a command on a data folder."""
     command = [sys.executable, "-m", "pyrometer", *words, "--data", str(data), "-o", "json"]
-    said = subprocess.run(command, env=environment(None, **variables), capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    return json.loads(said.stdout)
+    completed = subprocess.run(command, env=environment(None, **variables), capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)

@@ -27,13 +27,13 @@ from pyrometer.model.records import (
     Workload,
 )
 from pyrometer.model.units import SHARE_WHOLE
-from tests.support.traced_run import RUN, START_MS, Trained
+from tests.support.traced_run import RUN, START_MS, TrainingRecords
 
 HOUR_MS = 3_600_000
 OURS, THEIRS = "walrus", "quokka"
-SHARED = "shared-node"  # half of the time the one's, half the other's
-SAME_RUN = "baseline"  # what both of them call a run
-NAMED = (
+SHARED = "shared-node"  # each team uses it half of the time
+SAME_RUN = "baseline"  # the name of a run of both teams
+NAME_FIELDS = (
     "run",
     "pod_uid",
     "workload_uid",
@@ -52,13 +52,13 @@ NAMED = (
 )
 
 
-def trained(whose: str) -> list[Any]:
-    """A training as the SDK tells it, of somebody."""
-    return [_of(whose, record) for record in Trained(attempts=((0, 21), (10, 31)), ranks=2).records]
+def training_of(whose: str) -> list[Any]:
+    """The records of a training of one team, like those of the SDK."""
+    return [_of(whose, record) for record in TrainingRecords(attempts=((0, 21), (10, 31)), ranks=2).records]
 
 
 def _of(whose: str, record: Any) -> Any:
-    changes = {name: f"{whose}-{value}" for name in NAMED if (value := getattr(record, name, None)) is not None}
+    changes = {name: f"{whose}-{value}" for name in NAME_FIELDS if (value := getattr(record, name, None)) is not None}
     if isinstance(record, Node | Pod | Workload):
         changes["name"] = f"{whose}-{record.name}"
     if isinstance(record, Pod):
@@ -72,8 +72,8 @@ def _of(whose: str, record: Any) -> Any:
     return record._replace(**changes)
 
 
-def beside(whose: str, other: str, hour: int) -> list[Any]:
-    """What else is known of somebody, among it what names others: of the shared node they have one hour."""
+def other_records_of(whose: str, other: str, hour: int) -> list[Any]:
+    """The other records of a team, including those that name the other team. It uses the shared node for one hour."""
     from_ms, to_ms = START_MS + hour * HOUR_MS, START_MS + (hour + 1) * HOUR_MS
     pod, workload = f"{whose}-late", f"{whose}-late-job"
     seen = range(from_ms, to_ms, 60_000)
@@ -151,8 +151,8 @@ def beside(whose: str, other: str, hour: int) -> list[Any]:
     ]
 
 
-def shared() -> list[Any]:
-    """What both use, or nobody."""
+def shared_records() -> list[Any]:
+    """The nodes that both teams use or that are idle."""
     seen = (START_MS, START_MS + 2 * HOUR_MS)
     return [
         Price(START_MS, 3_600_000, START_MS - HOUR_MS),
@@ -161,10 +161,10 @@ def shared() -> list[Any]:
     ]
 
 
-def both() -> list[Any]:
-    """All of it."""
-    ours = [*trained(OURS), *beside(OURS, THEIRS, 0)]
-    return [*shared(), *ours, *trained(THEIRS), *beside(THEIRS, OURS, 1)]
+def all_records() -> list[Any]:
+    """All records of both teams."""
+    ours = [*training_of(OURS), *other_records_of(OURS, THEIRS, 0)]
+    return [*shared_records(), *ours, *training_of(THEIRS), *other_records_of(THEIRS, OURS, 1)]
 
 
 TEAM, OTHER_TEAM = f"{OURS}-speech", f"{THEIRS}-speech"

@@ -1,4 +1,4 @@
-"""A receiver of messages: a real HTTP server on loopback that keeps what it is sent, and answers as it is told."""
+"""A real HTTP server on loopback that records the messages it receives and sends the configured answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECRET = "T00SECRET/B00SECRET/xyzzy"
 
 
 class Receiver:
-    """What was sent, and what is answered: the next of `answers`, then 200 for ever."""
+    """The received messages. It sends the next of `answers`, and 200 when none is left."""
 
     def __init__(self) -> None:
         self.bodies: list[Any] = []
@@ -24,11 +24,11 @@ class Receiver:
 
     @property
     def heads(self) -> list[str]:
-        """What people were told, as notifications show it."""
+        """The first lines of the messages, which notifications show."""
         return [body["text"].splitlines()[0] for body in self.bodies]
 
     def wait(self, count: int = 1) -> None:
-        """Until so many more requests were taken."""
+        """Waits until `count` more requests were received."""
         for _ in range(count):
             assert self.taken.acquire(timeout=20)
 
@@ -41,16 +41,16 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            status, headers, said = receiver.answers.pop(0) if receiver.answers else (200, {}, b"ok")
+            status, headers, reply = receiver.answers.pop(0) if receiver.answers else (200, {}, b"ok")
             if status == 200:
                 receiver.bodies.append(json.loads(body))
                 receiver.headers.append(dict(self.headers))
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(reply)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(reply)
             receiver.taken.release()
 
         def log_message(self, *_: Any) -> None:

@@ -26,7 +26,7 @@ from pyrometer.serve.ingest.tracker_sync import MlflowFollower
 from pyrometer.store import Store
 from tests.support.kube_server import free_port
 from tests.support.server_process import serving
-from tests.support.training_processes import running, torchrun
+from tests.support.training_processes import start_run, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "tracked.py"
@@ -132,7 +132,7 @@ def training(folder: Path) -> Iterator[Trained]:
             "PYROMETER_EXPERIMENT": "both-worlds",
         }
         command = torchrun(PROGRAM, str(folder), str(STEPS), "--wait", ranks=2)
-        process = running(command, "--data", str(data), **variables)
+        process = start_run(command, "--data", str(data), **variables)
         try:
             # What lies there before the server has the folder is of this machine, and its ranks have devices.
             until((folder / "trained").exists, 120.0)

@@ -11,7 +11,7 @@ if not torch.cuda.is_available():
     pytest.skip("there is no GPU here", allow_module_level=True)
 from torch import nn  # noqa: E402
 
-from tests.support.training_processes import watching  # noqa: E402
+from tests.support.training_processes import watch_rank  # noqa: E402
 
 
 def model(width: int = 2048, layers: int = 4) -> nn.Module:
@@ -31,7 +31,7 @@ def train(net, steps, *, width=2048, batch=4096):
 
 def test_nothing_waits_for_the_device(tmp_path):
     net = model()
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         torch.cuda.set_sync_debug_mode("error")
         try:
             train(net, 400)
@@ -50,7 +50,7 @@ def test_nothing_waits_for_the_device(tmp_path):
 
 def test_phases_are_as_long_as_on_the_gpu(tmp_path):
     """The host runs ahead: only the GPU's clock knows that backward takes about twice as long as forward."""
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         train(model(4096, 6), 200, width=4096)
         torch.cuda.synchronize()
         messages = watched.close()
@@ -69,7 +69,7 @@ def test_a_gpu_that_waits_for_data_is_seen(tmp_path):
             time.sleep(0.03)
             return torch.randn(2048)
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         net = model()
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-6)
         for x in DataLoader(Slow(), batch_size=1):
@@ -83,7 +83,7 @@ def test_a_gpu_that_waits_for_data_is_seen(tmp_path):
 
 
 def test_the_budget_is_held_by_sampling(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         train(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).cuda(), 3000, width=64, batch=256)
         device = watched.rank.recorder.device
         every = device.every
@@ -92,7 +92,7 @@ def test_the_budget_is_held_by_sampling(tmp_path):
 
 
 def test_graphs_are_captured_and_replayed_as_ever(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         net = model(256, 2)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, capturable=True)
         x = torch.randn(64, 256, device="cuda")
@@ -124,7 +124,7 @@ def test_graphs_are_captured_and_replayed_as_ever(tmp_path):
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_whole_graph_is_compiled(tmp_path, mode):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         net = torch.compile(model(512, 2), fullgraph=True, mode=mode)
         train(net, 30, width=512, batch=64)
         torch.cuda.synchronize()
@@ -141,7 +141,7 @@ def test_results_are_the_same_bit_for_bit(tmp_path):
         torch.manual_seed(3)
         net = model(256, 3)
         if watch:
-            with watching(tmp_path):
+            with watch_rank(tmp_path):
                 train(net, 50, width=256, batch=64)
         else:
             train(net, 50, width=256, batch=64)
@@ -159,7 +159,7 @@ def test_the_loss_of_every_step_is_read_and_micro_batches_are_summed(tmp_path):
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
     x = torch.randn(4096, 4096, device="cuda")
     losses = []
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         for _ in range(30):  # of more than 10 ms each
             step = []
             for _ in range(2):
@@ -170,7 +170,7 @@ def test_the_loss_of_every_step_is_read_and_micro_batches_are_summed(tmp_path):
             optimizer.zero_grad()
             losses.append(step)
             torch.cuda.synchronize()  # the host is not to run ahead: its clock says how often there may be a copy
-        told = {m["step"]: m["value"] for m in watched.told("metric") if m["name"] == "loss"}
+        told = {m["step"]: m["value"] for m in watched.messages_of("metric") if m["name"] == "loss"}
     expected = {number: sum(part.item() for part in step) for number, step in enumerate(losses)}
     assert len(told) >= 20
     assert all(value == pytest.approx(expected[number]) for number, value in told.items())
@@ -180,7 +180,7 @@ def test_the_loss_of_every_step_is_read_and_micro_batches_are_summed(tmp_path):
 def test_a_tensor_that_is_logged_arrives_whatever_step_it_is_of(tmp_path, dtype):
     net = nn.Linear(8, 8).cuda()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         torch.cuda.set_sync_debug_mode("error")
         for number in range(40):
             net(torch.ones(2, 8, device="cuda")).sum().backward()
@@ -189,7 +189,7 @@ def test_a_tensor_that_is_logged_arrives_whatever_step_it_is_of(tmp_path, dtype)
                 watched.rank.log({"noted": torch.full((), number, device="cuda", dtype=dtype)}, number, None)
         torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize()
-        told = [(m["step"], m["value"]) for m in watched.told("metric") if m["name"] == "noted"]
+        told = [(m["step"], m["value"]) for m in watched.messages_of("metric") if m["name"] == "noted"]
     assert told == [(7, 7.0), (17, 17.0), (27, 27.0), (37, 37.0)]
 
 
@@ -198,7 +198,7 @@ def test_a_loss_that_is_not_finite_is_told_while_the_program_goes_on(tmp_path):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
     x = torch.randn(4096, 4096, device="cuda")
     seen_at = []
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         for number in range(40):
             loss = net(x).square().mean() * (float("nan") if number >= 20 else 1.0)
             loss.backward()
@@ -207,6 +207,6 @@ def test_a_loss_that_is_not_finite_is_told_while_the_program_goes_on(tmp_path):
             torch.cuda.synchronize()  # as a program that prints its loss
             if watched.rank.metrics._finite is False:
                 seen_at.append(number)
-        told = [m for m in watched.told("event") if m["kind"] == "nonfinite_loss"]
+        told = [m for m in watched.messages_of("event") if m["kind"] == "nonfinite_loss"]
     assert [m["step"] for m in told] == [20]
     assert seen_at[0] <= 22

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from tests.support.training_processes import watching  # noqa: E402
+from tests.support.training_processes import watch_rank  # noqa: E402
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
@@ -42,7 +42,7 @@ def trained_with(batches, rows_of, *, model=None, steps=None):
 
 
 def samples(watched):
-    batches = watched.told("batch")
+    batches = watched.messages_of("batch")
     assert [batch["step"] for batch in batches] == list(range(len(batches)))
     return [batch.get("samples") for batch in batches]
 
@@ -58,12 +58,12 @@ def test_a_stateful_loader_and_its_resume_in_the_middle_of_an_epoch(tmp_path, wo
         generator = torch.Generator().manual_seed(3)
         return stateful.StatefulDataLoader(Rows(), batch_size=4, shuffle=True, num_workers=workers, generator=generator)
 
-    with watching(tmp_path / "one") as watched:
+    with watch_rank(tmp_path / "one") as watched:
         first = loader()
         trained = trained_with(first, lambda batch: batch, steps=5)
         state = first.state_dict()
         assert samples(watched) == trained
-    with watching(tmp_path / "two") as watched:
+    with watch_rank(tmp_path / "two") as watched:
         again = loader()
         again.load_state_dict(state)
         rest = trained_with(again, lambda batch: batch)
@@ -71,7 +71,7 @@ def test_a_stateful_loader_and_its_resume_in_the_middle_of_an_epoch(tmp_path, wo
         assert sorted(row for batch in trained + rest for row in batch) == list(range(48))
         rest += trained_with(again, lambda batch: batch, model=nn.Linear(2, 1))  # and another epoch
         assert len(rest) == 19
-        batches = watched.told("batch")
+        batches = watched.messages_of("batch")
     assert [batch.get("samples") for batch in batches] == rest
 
 
@@ -83,12 +83,12 @@ def test_rows_of_a_hugging_face_dataset_before_it_was_shuffled_and_selected_from
     datasets = pytest.importorskip("datasets", reason="make test-all installs datasets")
     whole = datasets.Dataset.from_dict({"x": [[float(row), 1.0] for row in range(60)]}).with_format("torch")
     part = whole.shuffle(seed=3).select(range(5, 45))
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loader = DataLoader(part, batch_size=4, shuffle=True, num_workers=workers)
         trained = trained_with(loader, lambda batch: batch["x"])
         assert samples(watched) == trained
         assert len(trained) == 10
-        names = {batch["dataset"] for batch in watched.told("batch")}
+        names = {batch["dataset"] for batch in watched.messages_of("batch")}
     assert len(names) == 1
     assert names.pop().endswith(part._fingerprint)
 
@@ -97,7 +97,7 @@ def test_a_stream_of_a_hugging_face_dataset_is_told_by_its_content(tmp_path):
     datasets = pytest.importorskip("datasets", reason="make test-all installs datasets")
     whole = datasets.Dataset.from_dict({"x": [[float(row), 1.0] for row in range(40)]})
     stream = whole.to_iterable_dataset().shuffle(seed=3, buffer_size=16).with_format("torch")
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         trained = trained_with(DataLoader(stream, batch_size=4), lambda batch: batch["x"])
         said = samples(watched)
     assert len(said) == len(trained) == len({name for (name,) in said}) == 10
@@ -129,7 +129,7 @@ def pipeline(shards):
 @WORKERS
 def test_keys_and_shards_of_a_webdataset(tmp_path, shards, workers):
     _, data = pipeline(shards)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loader = DataLoader(data.batched(4), batch_size=None, num_workers=workers)
         trained = trained_with(loader, lambda batch: torch.as_tensor(batch["x"]))
         said = samples(watched)
@@ -140,7 +140,7 @@ def test_keys_and_shards_of_a_webdataset(tmp_path, shards, workers):
 @WORKERS
 def test_keys_in_tuples_of_a_webdataset(tmp_path, shards, workers):
     webdataset, data = pipeline(shards)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loader = webdataset.WebLoader(data.to_tuple("x", "__key__").batched(4), batch_size=None, num_workers=workers)
         trained = trained_with(loader, lambda batch: batch[0])
         said = samples(watched)
@@ -150,7 +150,7 @@ def test_keys_in_tuples_of_a_webdataset(tmp_path, shards, workers):
 @WORKERS
 def test_a_webdataset_that_drops_its_keys_is_told_by_its_content(tmp_path, shards, workers):
     _, data = pipeline(shards)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loader = DataLoader(data.to_tuple("x").batched(4), batch_size=None, num_workers=workers)
         trained = trained_with(loader, lambda batch: batch[0])
         said = samples(watched)
@@ -160,10 +160,10 @@ def test_a_webdataset_that_drops_its_keys_is_told_by_its_content(tmp_path, shard
 
 def test_whoever_mixes_the_batches_of_a_loader_anew_makes_them_unknown(tmp_path, shards):
     webdataset, data = pipeline(shards)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loader = webdataset.WebLoader(data.to_tuple("x", "__key__").batched(4), batch_size=None)
         mixed = loader.unbatched().shuffle(8).batched(4)
         trained = trained_with(mixed, lambda batch: batch[0])
-        said = [batch.get("samples") for batch in watched.told("batch")]
+        said = [batch.get("samples") for batch in watched.messages_of("batch")]
     assert len(trained) == 12
     assert all(names is None for names in said)

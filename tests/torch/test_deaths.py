@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training_processes import Heard, answer, heard, running, torchrun
+from tests.support.training_processes import SentRecord, command_answer, sent_records, start_run, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "mortal.py"
@@ -26,9 +26,9 @@ ENDS = {
 ERRORS = {"raise": "ValueError", "own_hook": "ValueError", "out_of_memory": "OutOfMemoryError"}
 
 
-def steps_of(said: list[Heard], launch: str, rank: int) -> list[int]:
+def steps_of(said: list[SentRecord], launch: str, rank: int) -> list[int]:
     """The steps in the windows of a rank."""
-    windows = [one.said for one in said if (one.name, one.launch, one.rank) == ("window", launch, rank)]
+    windows = [one.fields for one in said if (one.name, one.launch, one.rank) == ("window", launch, rank)]
     return [step for window in windows for step in range(window["first_step"], window["first_step"] + window["steps"])]
 
 
@@ -37,10 +37,10 @@ def test_however_a_rank_ends_nothing_it_did_is_lost_and_its_end_is_told(tmp_path
     """Two ranks live as often as there are ways to die for the second, and once more."""
     restarts = ("--max-restarts", str(len(ENDS)))
     command = torchrun(PROGRAM, str(tmp_path), *ENDS, ranks=2, more=restarts)
-    process = running(command, "--data", str(tmp_path / "data"), PYROMETER_RUN="mortal")
+    process = start_run(command, "--data", str(tmp_path / "data"), PYROMETER_RUN="mortal")
     _, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
-    said = heard(tmp_path / "data")
+    said = sent_records(tmp_path / "data")
     *deadly, last = dict.fromkeys(one.launch for one in said)
     first = 1  # step of a life
     for launch, way in zip(deadly, ENDS, strict=True):
@@ -49,16 +49,18 @@ def test_however_a_rank_ends_nothing_it_did_is_lost_and_its_end_is_told(tmp_path
             assert steps == list(range(first, first + len(steps)))  # none twice, none lost
             assert steps[-1] in ((25, 26) if rank else (26,))  # the last one of rank 1 may not have been closed
         of_dead = [one for one in said if (one.launch, one.rank) == (launch, 1)]
-        assert [one.said["outcome"] for one in of_dead if "outcome" in one.said] == [ENDS[way]]
+        assert [one.fields["outcome"] for one in of_dead if "outcome" in one.fields] == [ENDS[way]]
         told = [
-            one.said for one in of_dead if one.name == "event" and one.said["kind"] in ("exception", "out_of_memory")
+            one.fields
+            for one in of_dead
+            if one.name == "event" and one.fields["kind"] in ("exception", "out_of_memory")
         ]
         assert [error["reason"] for error in told] == ([ERRORS[way]] if way in ERRORS else [])
         assert all("in run_out_of_" in error["message"] for error in told)
         first = 21
     assert [steps_of(said, last, rank) for rank in (0, 1)] == [list(range(21, 40))] * 2
-    assert [one.said["resumed_step"] for one in said if "resumed_step" in one.said] == [20, 20] * len(ENDS)
-    (run,) = answer(tmp_path / "data", "runs")["rows"]
+    assert [one.fields["resumed_step"] for one in said if "resumed_step" in one.fields] == [20, 20] * len(ENDS)
+    (run,) = command_answer(tmp_path / "data", "runs")["rows"]
     assert (run["run"], run["attempts"], run["ranks"], run["outcome"]) == ("mortal", len(ENDS) + 1, 2, "succeeded")
-    found = answer(tmp_path / "data", "why", "--all", PYROMETER_FINDING_MIN_MS="0")["findings"]
+    found = command_answer(tmp_path / "data", "why", "--all", PYROMETER_FINDING_MIN_MS="0")["findings"]
     assert "lost_work" in {finding["cause"] for finding in found}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyrometer.train.ship.spool import Spool
-from tests.support.training_processes import answer, environment, running
+from tests.support.training_processes import command_answer, environment, start_run
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "ends.py"
@@ -67,14 +67,14 @@ def check(data: Path, folder: Path, unwatched: tuple[dict[str, int], dict[str, s
     statuses, errors = left_by(folder)
     assert statuses == unwatched[0]
     assert {way: text for way, text in errors.items() if text != unwatched[1][way]} == {}
-    rows: list[dict[str, Any]] = answer(data, "runs")["rows"]
+    rows: list[dict[str, Any]] = command_answer(data, "runs")["rows"]
     assert {row["run"]: row["outcome"] for row in rows} == {way: outcome(code) for way, code in statuses.items()}
     told = {row["run"]: row["failure"]["error"] for row in rows if row["failure"] and row["failure"]["error"]}
     assert told == ERRORS
 
 
 def test_under_pyrometer_run_the_outcome_is_what_the_exit_code_says(tmp_path, unwatched):
-    process = running([sys.executable, str(PROGRAM), str(tmp_path)], "--data", str(tmp_path / "data"))
+    process = start_run([sys.executable, str(PROGRAM), str(tmp_path)], "--data", str(tmp_path / "data"))
     _, error = process.communicate(timeout=300)
     assert process.returncode == 0, error
     check(tmp_path / "data", tmp_path, unwatched)
@@ -95,11 +95,11 @@ def test_with_an_endpoint_alone_the_outcome_is_what_the_exit_code_says(tmp_path,
 
 @pytest.mark.parametrize("way", ["system_exit", "hook_leaves", "killed"])
 def test_of_the_command_itself_too(tmp_path, unwatched, way):
-    process = running([sys.executable, str(PROGRAM), str(tmp_path), way], "--data", str(tmp_path / "data"))
+    process = start_run([sys.executable, str(PROGRAM), str(tmp_path), way], "--data", str(tmp_path / "data"))
     process.communicate(timeout=300)
     status = unwatched[0][way]
     assert process.returncode == (status if status >= 0 else 128 - status)
-    (row,) = answer(tmp_path / "data", "runs")["rows"]
+    (row,) = command_answer(tmp_path / "data", "runs")["rows"]
     assert (row["run"], row["outcome"]) == (way, outcome(status))
 
 
@@ -124,8 +124,8 @@ def test_a_rank_that_exits_failed_before_those_that_lose_their_connection_to_it(
     program = tmp_path / "program.py"
     program.write_text(EXITING_RANK)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    process = running([*launcher, str(program), code], "--data", str(tmp_path / "data"))
+    process = start_run([*launcher, str(program), code], "--data", str(tmp_path / "data"))
     _, said = process.communicate(timeout=300)
     assert process.returncode == 1, said
-    (row,) = answer(tmp_path / "data", "runs")["rows"]
+    (row,) = command_answer(tmp_path / "data", "runs")["rows"]
     assert (row["outcome"], row["failure"]["rank"], row["failure"]["error"]) == ("failed", 1, error)

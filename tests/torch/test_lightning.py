@@ -14,14 +14,14 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 
 from pyrometer.train.run import lightning as entry  # noqa: E402
-from tests.support.training_processes import hooked, watching  # noqa: E402
+from tests.support.training_processes import install_hooks, watch_rank  # noqa: E402
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
 
 
 @pytest.fixture(scope="module", params=["lightning.pytorch", "pytorch_lightning"])
 def pl(request):
-    hooked()
+    install_hooks()
     pytest.importorskip(request.param, reason="make test-all installs lightning")
     return importlib.import_module(request.param)
 
@@ -92,7 +92,7 @@ def collected(watched):
 @pytest.mark.parametrize(("manual", "accumulation"), [(False, 1), (False, 2), (True, 1)])
 def test_a_fit_and_its_resume(pl, tmp_path, manual, accumulation, copies):
     loaders = DataLoader(Rows(44), batch_size=4, shuffle=True), DataLoader(Rows(12), batch_size=4)
-    with watching(tmp_path / "one") as watched:
+    with watch_rank(tmp_path / "one") as watched:
         module = module_for(pl, manual=manual, copies=copies)
         saving = pl.callbacks.ModelCheckpoint(tmp_path / "saved", every_n_epochs=1, save_top_k=-1)
         trainer = trainer_for(pl, tmp_path, callbacks=[saving], accumulate_grad_batches=accumulation)
@@ -119,7 +119,7 @@ def test_a_fit_and_its_resume(pl, tmp_path, manual, accumulation, copies):
     assert [step for name, step in heard if name == "val_loss"] == [each - 1, 2 * each - 1]
     assert "loss" not in {name for name, step in heard if step > 1}  # somebody logs one
 
-    with watching(tmp_path / "two") as watched:
+    with watch_rank(tmp_path / "two") as watched:
         module = module_for(pl, manual=manual, copies=copies)
         trainer = trainer_for(pl, tmp_path, accumulate_grad_batches=accumulation, enable_checkpointing=False)
         (path,) = (tmp_path / "saved").glob("epoch=0*")
@@ -132,7 +132,7 @@ def test_a_fit_and_its_resume(pl, tmp_path, manual, accumulation, copies):
 
 @pytest.mark.parametrize("copies", [False, True], ids=["as it came", "copied"])
 def test_a_stream_of_which_lightning_looks_one_ahead(pl, tmp_path, copies):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         module = module_for(pl, copies=copies)
         trainer = trainer_for(pl, tmp_path, enable_checkpointing=False)
         trainer.fit(module, DataLoader(Stream(), batch_size=4), DataLoader(Rows(12), batch_size=4))
@@ -153,7 +153,7 @@ def test_the_entry_point_tells_where_a_validation_begins_and_ends_whatever_it_ca
     assert factory() == []  # nobody wants to know
     module = module_for(pl)
     module.validation_step = lambda *_: time.sleep(0.05)  # nothing of the model
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         monkeypatch.setattr(entry.boot, "_hooks", watched.hooks)
         trainer = trainer_for(pl, tmp_path, callbacks=factory(), max_epochs=3, enable_checkpointing=False)
         trainer.fit(module, DataLoader(Rows(24), batch_size=4), DataLoader(Rows(8), batch_size=4))
@@ -165,7 +165,7 @@ def test_the_entry_point_tells_where_a_validation_begins_and_ends_whatever_it_ca
 
 def test_processes_that_are_spawned_get_a_callback_that_needs_nothing_of_ours(pl, tmp_path, monkeypatch):
     """`ddp_spawn` and `ddp_notebook` pickle the Trainer with its callbacks."""
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         monkeypatch.setattr(entry.boot, "_hooks", watched.hooks)
         (callback,) = entry._callbacks(pl.__name__)
     spawned = pickle.loads(pickle.dumps(trainer_for(pl, tmp_path, callbacks=[callback])))
@@ -177,7 +177,7 @@ def test_processes_that_are_spawned_get_a_callback_that_needs_nothing_of_ours(pl
 def test_loggers_hear_it_and_we_hear_it_once(pl, tmp_path):
     pytest.importorskip("tensorboard", reason="make test-all installs tensorboard")
     loggers = [pl.loggers.TensorBoardLogger(tmp_path, name="board"), pl.loggers.CSVLogger(tmp_path, name="csv")]
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         trainer = trainer_for(pl, tmp_path, logger=loggers, max_epochs=1, enable_checkpointing=False)
         trainer.fit(module_for(pl), DataLoader(Rows(24), batch_size=4))
         told = collected(watched)
@@ -198,5 +198,5 @@ def test_weights_are_the_same_to_the_last_bit(pl, tmp_path):
         return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
     without = weights()
-    with watching(tmp_path):
+    with watch_rank(tmp_path):
         assert torch.equal(without, weights())

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset  # noqa: E402
 
-from tests.support.training_processes import watching  # noqa: E402
+from tests.support.training_processes import watch_rank  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded.*fork:DeprecationWarning"
@@ -84,7 +84,7 @@ class Loop:
 
 
 def told(watched) -> list[tuple[int, int, list[int | str] | None]]:
-    return [(batch["step"], batch["micro_batch"], batch.get("samples")) for batch in watched.told("batch")]
+    return [(batch["step"], batch["micro_batch"], batch.get("samples")) for batch in watched.messages_of("batch")]
 
 
 def unknown(trained):
@@ -110,12 +110,12 @@ def test_every_batch_of_a_map_style_loader(tmp_path, options, copies):
         data.__class__ = type("Lists", (Rows,), {"__getitem__": lambda _, rows: torch.tensor([[r, 1.0] for r in rows])})
     else:
         options = {"batch_size": 4, "shuffle": True, **options}
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop, loader = Loop(copies), DataLoader(data, **options)
         for _ in range(3):
             for x in loader:
                 loop.train(x)
-        batches = watched.told("batch")
+        batches = watched.messages_of("batch")
     assert [(b["step"], b["micro_batch"], b["samples"]) for b in batches] == loop.trained
     assert len({(b["loader"], b["epoch"], b["send_index"]) for b in batches}) == len(batches)
     assert {b["epoch"] for b in batches} == {0, 1, 2}
@@ -124,11 +124,11 @@ def test_every_batch_of_a_map_style_loader(tmp_path, options, copies):
 def test_subsets_of_subsets_are_rows_of_the_whole(tmp_path):
     whole = Rows(64)
     part = Subset(Subset(whole, list(range(63, 0, -2))), torch.arange(20).tolist())
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies=True)
         for x in DataLoader(part, batch_size=4, shuffle=True):
             loop.train(x)
-        batches = watched.told("batch")
+        batches = watched.messages_of("batch")
     assert [(b["step"], b["micro_batch"], b["samples"]) for b in batches] == loop.trained
     assert {b["dataset"] for b in batches} == {"Rows"}
 
@@ -136,11 +136,11 @@ def test_subsets_of_subsets_are_rows_of_the_whole(tmp_path):
 @pytest.mark.parametrize("is_part", [False, True])
 def test_data_that_is_gone_before_anybody_looked_has_its_name_and_no_row_is_guessed(tmp_path, is_part):
     """A short program is over before its batches are handed on."""
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies=True)
         for x in DataLoader(Subset(Rows(64), range(40, 60)) if is_part else Rows(20), batch_size=4, shuffle=True):
             loop.train(x)
-        batches = watched.told("batch")
+        batches = watched.messages_of("batch")
     assert {b["dataset"] for b in batches} == {"Rows"}
     said = [(b["step"], b["micro_batch"], b.get("samples")) for b in batches]
     assert said == (unknown(loop.trained) if is_part else loop.trained)
@@ -153,11 +153,11 @@ def test_what_data_opens_when_it_is_asked_for_is_not_opened_by_us(tmp_path):
     class Lazily(Rows):
         info = indices = _indices = _fingerprint = dataset = pipeline = property(opened.append)
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies=True)
         for x in DataLoader(Lazily(20), batch_size=4):
             loop.train(x)
-        batches = watched.told("batch")
+        batches = watched.messages_of("batch")
     assert {b["dataset"] for b in batches} == {"Lazily"}
     assert len(batches) == 5
     assert opened == []
@@ -173,7 +173,7 @@ def test_a_loop_in_another_thread_than_the_one_that_began(tmp_path, copies):
             loops[0].train(x)
 
     data = Rows(20)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         thread = threading.Thread(target=train)
         thread.start()
         thread.join()
@@ -182,7 +182,7 @@ def test_a_loop_in_another_thread_than_the_one_that_began(tmp_path, copies):
 
 def test_batches_that_another_thread_took_make_the_rest_unknown(tmp_path):
     data = Rows(20)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop, batches = Loop(copies=True), iter(DataLoader(data, batch_size=4, shuffle=True))
         thread = threading.Thread(target=lambda: next(batches))
         thread.start()
@@ -194,7 +194,7 @@ def test_batches_that_another_thread_took_make_the_rest_unknown(tmp_path):
 
 @EVERY
 def test_batches_that_are_drawn_together_and_used_one_by_one(tmp_path, copies):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies)
         for _ in range(2):
             batches = iter(DataLoader(Rows(44), batch_size=4, shuffle=True))
@@ -217,7 +217,7 @@ def fetching_ahead(loader):
 
 def test_whoever_fetches_ahead_is_seen_through_where_tensors_are_the_same(tmp_path):
     loader = DataLoader(Rows(), batch_size=4, shuffle=True)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies=False)
         endless = fetching_ahead(
             itertools.chain.from_iterable(loader for _ in range(3))
@@ -231,7 +231,7 @@ def test_whoever_fetches_ahead_is_seen_through_where_tensors_are_the_same(tmp_pa
 
 def test_whoever_fetches_ahead_unseen_makes_batches_unknown_and_never_wrong(tmp_path):
     loader = DataLoader(Rows(), batch_size=4, shuffle=True)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies=True)
         for x in fetching_ahead(itertools.chain.from_iterable(loader for _ in range(3))):
             loop.train(x)
@@ -244,7 +244,7 @@ def test_whoever_fetches_ahead_unseen_makes_batches_unknown_and_never_wrong(tmp_
 def test_a_batch_that_is_thrown_away_is_never_anybodys(tmp_path, skipped):
     """By copies it is unknown until the epoch ends; where tensors are the same it is known all the same."""
     for copies in (False, True):
-        with watching(tmp_path / str(copies)) as watched:
+        with watch_rank(tmp_path / str(copies)) as watched:
             loop, loader = Loop(copies), DataLoader(Rows(), batch_size=4, shuffle=True)
             for epoch in range(2):
                 for number, x in enumerate(loader):
@@ -261,7 +261,7 @@ def test_a_batch_that_is_thrown_away_is_never_anybodys(tmp_path, skipped):
 
 
 def test_a_batch_that_is_thrown_away_in_a_group_is_never_anybodys(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies=True)
         batches = iter(DataLoader(Rows(64), batch_size=4, shuffle=True))
         while group := list(itertools.islice(batches, 4)):
@@ -276,7 +276,7 @@ def test_a_batch_that_is_thrown_away_in_a_group_is_never_anybodys(tmp_path):
 
 @EVERY
 def test_two_loaders_side_by_side_and_one_that_trains_twice_with_each_batch(tmp_path, copies):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies)
         pairs = zip(*(DataLoader(Rows(), batch_size=4, shuffle=True) for _ in range(2)), strict=True)
         for one, other in pairs:
@@ -285,7 +285,7 @@ def test_two_loaders_side_by_side_and_one_that_trains_twice_with_each_batch(tmp_
             loop.backward(x)
             loop.backward(x)  # as a GAN does, or whoever divides a batch
             loop.step()
-        said = watched.told("batch")
+        said = watched.messages_of("batch")
     together = {}
     for batch in said:
         together.setdefault(batch["step"], []).extend(batch["samples"])
@@ -297,7 +297,7 @@ def test_two_loaders_side_by_side_and_one_that_trains_twice_with_each_batch(tmp_
 @pytest.mark.parametrize("batches", [1, 3, None])
 def test_data_that_evaluates_is_not_data_that_trains(tmp_path, copies, batches):
     """Before the first step nobody knows the model yet, and loops over evaluation data end where they like."""
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies)
         loader, other = (DataLoader(Rows(), batch_size=4, shuffle=True) for _ in range(2))
         next(iter(loader))  # only to see its shape
@@ -314,7 +314,7 @@ def test_data_that_evaluates_is_not_data_that_trains(tmp_path, copies, batches):
 
 def test_data_that_evaluates_a_model_that_is_not_trained_itself(tmp_path):
     """An average of the weights, say: its calls are not watched."""
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop, average = Loop(copies=True), Net()
         loader, other = (DataLoader(Rows(), batch_size=4, shuffle=True) for _ in range(2))
         for number, x in enumerate(loader):
@@ -342,7 +342,7 @@ class Stream(IterableDataset):
 @EVERY
 @pytest.mark.parametrize("workers", [0, 2])
 def test_streams_are_told_by_their_content(tmp_path, copies, workers):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop, loader = Loop(copies), DataLoader(Stream(), batch_size=4, num_workers=workers)
         for _ in range(2):
             for x in loader:
@@ -358,7 +358,7 @@ def test_streams_are_told_by_their_content(tmp_path, copies, workers):
 
 
 def test_the_model_needs_no_loader(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         loop = Loop(copies=False)
         for number in range(4):
             loop.train(torch.tensor([[number, 1.0]]))

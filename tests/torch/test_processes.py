@@ -12,7 +12,7 @@ import pytest
 
 from pyrometer.train.ship.spool import Spool
 from pyrometer.train.ship.watcher import Watcher
-from tests.support.training_processes import environment, parts, trained
+from tests.support.training_processes import environment, run_training, spool_parts
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -26,7 +26,7 @@ def python(script: str, spool: Path | None = None, *options: str, **variables: s
 def test_only_processes_that_train_are_ranks_and_each_has_one_thread(tmp_path):
     pytest.importorskip("torch", reason="make setup installs torch")
     spool = tmp_path / "spool"
-    done = trained(PROGRAMS / "forks.py", str(tmp_path), spool=spool, PYROMETER_DEBUG="1")
+    done = run_training(PROGRAMS / "forks.py", str(tmp_path), spool=spool, PYROMETER_DEBUG="1")
     assert done.returncode == 0, done.stderr
     noted: dict[str, list] = {}
     for path in tmp_path.glob("*.json"):
@@ -36,7 +36,7 @@ def test_only_processes_that_train_are_ranks_and_each_has_one_thread(tmp_path):
     steps: dict[int, int] = {}
     errors: dict[int, str] = {}
     Watcher(Spool(spool)).look()  # says how those that are gone have ended
-    for who, said in parts(spool):
+    for who, said in spool_parts(spool):
         for kind, words in said:
             if "outcome" in words:
                 ends.setdefault(who["pid"], []).append(words["outcome"])

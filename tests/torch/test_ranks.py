@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from pyrometer.train.steps.ring import PHASES, Ring
-from tests.support.training_processes import answer, parts, running, torchrun, trained
+from tests.support.training_processes import command_answer, run_training, spool_parts, start_run, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAMS = Path(__file__).parent / "programs"
@@ -18,7 +18,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 def said(folder: Path, program: str, *arguments: str, spool: Path | None, ranks: int) -> list:
     """What each rank answers."""
     folder.mkdir(exist_ok=True)
-    done = trained(PROGRAMS / program, str(folder), *arguments, spool=spool, ranks=ranks, PYROMETER_DEBUG="1")
+    done = run_training(PROGRAMS / program, str(folder), *arguments, spool=spool, ranks=ranks, PYROMETER_DEBUG="1")
     assert done.returncode == 0, done.stderr
     assert "pyrometer:" not in done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
@@ -26,7 +26,7 @@ def said(folder: Path, program: str, *arguments: str, spool: Path | None, ranks:
 
 def messages(spool: Path, kind: str) -> list[tuple[int, dict]]:
     """What ranks said of a kind, with their numbers."""
-    return [(who["rank"], words) for who, told in parts(spool) for name, words in told if name == kind]
+    return [(who["rank"], words) for who, told in spool_parts(spool) for name, words in told if name == kind]
 
 
 def events(spool: Path, kind: str) -> list[tuple[int, dict]]:
@@ -35,7 +35,7 @@ def events(spool: Path, kind: str) -> list[tuple[int, dict]]:
 
 def rings(spool: Path) -> dict[int, Ring]:
     """What ranks have left, by their numbers."""
-    ranks = {who["pid"]: who["rank"] for who, _ in parts(spool)}
+    ranks = {who["pid"]: who["rank"] for who, _ in spool_parts(spool)}
     return {ranks[int(path.stem)]: Ring.open(path) for path in (spool / "ranks").glob("*.ring")}
 
 
@@ -108,9 +108,9 @@ def test_the_late_rank_and_its_phase_are_found(tmp_path, ranks):
 def test_a_straggler_is_a_finding_from_end_to_end(tmp_path):
     data = tmp_path / "data"
     command = torchrun(PROGRAMS / "late.py", str(tmp_path), "60", "nothing", "backward", ranks=2)
-    process = running(command, "--data", str(data), PYROMETER_RUN="late")
+    process = start_run(command, "--data", str(data), PYROMETER_RUN="late")
     _, error = process.communicate(timeout=180)
     assert process.returncode == 0, error
-    found = answer(data, "why", "--all", PYROMETER_FINDING_MIN_MS="0")["findings"]
+    found = command_answer(data, "why", "--all", PYROMETER_FINDING_MIN_MS="0")["findings"]
     (straggler,) = (finding for finding in found if finding["cause"] == "straggler")
     assert (straggler["culprit"]["rank"], straggler["culprit"]["phase"]) == (1, "backward")

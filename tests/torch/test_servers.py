@@ -18,7 +18,7 @@ import pytest
 from pyrometer.store import Store
 from tests.support.kube_server import free_port
 from tests.support.otlp_server import Collector, logs, plain, points
-from tests.support.training_processes import environment, running, torchrun
+from tests.support.training_processes import environment, start_run, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "steady.py"
@@ -44,7 +44,7 @@ def serving(folder: Path, port: int, *, killed: bool = False) -> Iterator[None]:
 def steady(folder: Path, steps: int, ranks: int, *where: str, **variables: str) -> subprocess.Popen[str]:
     arguments = [str(folder), str(steps), "0.03"]
     command = torchrun(PROGRAM, *arguments, ranks=ranks) if ranks > 1 else [sys.executable, str(PROGRAM), *arguments]
-    return running(command, *where, PYROMETER_RUN="steady", TMPDIR=str(folder), **variables)
+    return start_run(command, *where, PYROMETER_RUN="steady", TMPDIR=str(folder), **variables)
 
 
 def ended(process: subprocess.Popen[str], folder: Path, rank: int = 0) -> list[float]:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.training_processes import answer, environment
+from tests.support.training_processes import command_answer, environment
 
 pytestmark = [pytest.mark.heavy, pytest.mark.needs("transformers", "lightning", "wandb", "tensorboard")]
 
@@ -166,7 +166,7 @@ def run(folder: Path, program: str, *options: object) -> SimpleNamespace:
 
 def found(ran: SimpleNamespace, *metric: str) -> dict:
     """The jumps of a metric: each is about steps with the poisoned row, and no other row is singled out."""
-    told = answer(ran.data, "lineage", "run", "--spikes", *metric)
+    told = command_answer(ran.data, "lineage", "run", "--spikes", *metric)
     assert told["spikes"], told
     for spike in told["spikes"]:
         assert any(spike["first_step"] <= step <= spike["last_step"] for step in ran.truth), (spike, ran.truth)
@@ -180,7 +180,7 @@ def found(ran: SimpleNamespace, *metric: str) -> dict:
 
 
 def shown(ran: SimpleNamespace, name: str) -> list[tuple[int, float]]:
-    return [(step, value) for step, _, value, *_ in answer(ran.data, "show", "run")["metrics"][name]]
+    return [(step, value) for step, _, value, *_ in command_answer(ran.data, "show", "run")["metrics"][name]]
 
 
 @pytest.mark.parametrize(("every", "accumulation"), [(1, 1), (10, 1), (1, 4), (10, 4)])
@@ -236,7 +236,7 @@ def test_values_without_a_step_number(tmp_path, habit):
 def test_step_numbers_of_the_program_name_nobody(tmp_path, habit, source):
     """As after `step += 1`: the number is that of the next step."""
     ran = run(tmp_path, LOOP, habit)
-    told = answer(ran.data, "lineage", "run", "--spikes")
+    told = command_answer(ran.data, "lineage", "run", "--spikes")
     assert told["spikes"]
     assert {spike["step"] for spike in told["spikes"]} <= {step + 1 for step in ran.truth}  # the program's own
     assert told["suspects"] == {"total": 0, "spikes": 0, "rows": []}

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from pyrometer.train.steps import ring  # noqa: E402
 from pyrometer.train.steps.sample_lineage import MAX_LOADERS  # noqa: E402
-from tests.support.training_processes import watching  # noqa: E402
+from tests.support.training_processes import watch_rank  # noqa: E402
 
 NAP_S = 0.02
 NAP_NS = int(NAP_S * 1e9)
@@ -81,7 +81,7 @@ def train(model, loader, optimizer=None, *, epochs=1, copy_s=0.0, clip_s=0.0, af
     ],
 )
 def test_a_delay_is_in_the_phase_where_it_was(tmp_path, phase, model, data, loop):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         train(Net(**model), DataLoader(Rows(**data), batch_size=8), **loop)
         watched.close()
         steps = [watched.amounts(number) for number in range(2, 8)]
@@ -91,7 +91,7 @@ def test_a_delay_is_in_the_phase_where_it_was(tmp_path, phase, model, data, loop
 
 
 def test_phases_add_up_to_the_step(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         train(Net(), DataLoader(Rows(), batch_size=8), epochs=2)
         watched.close()
         begins, ends = (watched.ring.column(column, 1, 16) for column in (11, 12))
@@ -102,7 +102,7 @@ def test_phases_add_up_to_the_step(tmp_path):
 
 def test_accumulation_is_one_step_of_several_micro_batches(tmp_path):
     model = Net()
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.AdamW(model.parameters())
         for number, (x, y) in enumerate(DataLoader(Rows(64), batch_size=4)):
             (nn.functional.cross_entropy(model(x), y) / 4).backward()
@@ -118,7 +118,7 @@ def test_accumulation_is_one_step_of_several_micro_batches(tmp_path):
 
 def test_two_optimizers_that_step_together_are_one_step_and_two_that_alternate_too(tmp_path):
     model = Net()
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         first = torch.optim.SGD(model.first.parameters(), lr=0.01)
         last = torch.optim.AdamW(model.last.parameters())
         for x, y in DataLoader(Rows(32), batch_size=8):
@@ -136,7 +136,7 @@ def test_two_optimizers_that_step_together_are_one_step_and_two_that_alternate_t
 def test_a_skipped_update_is_a_step_that_says_so(tmp_path):
     model = Net()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for number, (x, y) in enumerate(DataLoader(Rows(40), batch_size=8)):
             loss = nn.functional.cross_entropy(model(x), y)
@@ -156,7 +156,7 @@ def test_a_skipped_update_is_a_step_that_says_so(tmp_path):
 def test_evaluation_is_not_training_and_waits_for_its_own_data(tmp_path):
     model = Net()
     data = DataLoader(Rows(32), batch_size=8)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = train(model, data)
         with torch.no_grad():
             for x, _ in DataLoader(Rows(32, nap_s=NAP_S), batch_size=8):
@@ -172,12 +172,12 @@ def test_evaluation_is_not_training_and_waits_for_its_own_data(tmp_path):
 def test_a_save_is_a_checkpoint_of_its_step_and_a_resume_begins_there(tmp_path):
     model = Net()
     path = tmp_path / "last.pt"
-    with watching(tmp_path / "one") as watched:
+    with watch_rank(tmp_path / "one") as watched:
         optimizer = train(model, DataLoader(Rows(32), batch_size=8), torch.optim.AdamW(model.parameters()))
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-        (saved,) = (event for event in watched.told("event") if event["kind"] == "checkpoint_saved")
+        (saved,) = (event for event in watched.messages_of("event") if event["kind"] == "checkpoint_saved")
     assert (saved["step"], saved["message"], int(saved["reason"])) == (4, str(path), path.stat().st_size)
-    with watching(tmp_path / "two") as watched:
+    with watch_rank(tmp_path / "two") as watched:
         again = torch.optim.AdamW(model.parameters())
         again.load_state_dict(torch.load(path)["optimizer"])
         train(model, DataLoader(Rows(32), batch_size=8), again)
@@ -196,7 +196,7 @@ def test_garbage_collection_is_taken_out_of_the_phase_it_interrupts(tmp_path):
             gc.collect()
             return super().forward(x)
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         train(Collecting(), DataLoader(Rows(32), batch_size=8))
         watched.close()
         amounts = watched.amounts(3)
@@ -205,14 +205,16 @@ def test_garbage_collection_is_taken_out_of_the_phase_it_interrupts(tmp_path):
 
 def test_a_loss_that_is_no_number_is_told_at_once(tmp_path):
     model = Net()
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for number, (x, y) in enumerate(DataLoader(Rows(40), batch_size=8)):
             loss = nn.functional.cross_entropy(model(x), y)
             (loss * math.nan if number == 3 else loss).backward()
             optimizer.zero_grad()
             optimizer.step()
-        events = [(event["kind"], event["step"]) for event in watched.told("event") if event["kind"] != "configured"]
+        events = [
+            (event["kind"], event["step"]) for event in watched.messages_of("event") if event["kind"] != "configured"
+        ]
     assert events == [("nonfinite_loss", 3), ("finite_loss", 4)]
 
 
@@ -222,7 +224,7 @@ def test_results_are_the_same_bit_for_bit(tmp_path):
         model = Net()
         data = DataLoader(Rows(64), batch_size=8, shuffle=True)
         if watch:
-            with watching(tmp_path):
+            with watch_rank(tmp_path):
                 train(model, data, torch.optim.AdamW(model.parameters()), epochs=2)
         else:
             train(model, data, torch.optim.AdamW(model.parameters()), epochs=2)
@@ -233,7 +235,7 @@ def test_results_are_the_same_bit_for_bit(tmp_path):
 
 def test_models_are_copied_and_pickled_without_a_trace_of_us(tmp_path):
     model = Net()
-    with watching(tmp_path):
+    with watch_rank(tmp_path):
         train(model, DataLoader(Rows(32), batch_size=8))
         file = io.BytesIO()
         torch.save(model, file)
@@ -254,9 +256,9 @@ def test_as_many_graphs_are_compiled_as_without_us(tmp_path):
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
         data = DataLoader(TensorDataset(torch.randn(32, 8), torch.randint(0, 2, (32,))), batch_size=8)
         if watch:
-            with watching(tmp_path) as watched:
+            with watch_rank(tmp_path) as watched:
                 train(compiled, data)
-                kinds = [event["kind"] for event in watched.told("event")]
+                kinds = [event["kind"] for event in watched.messages_of("event")]
                 assert "compiled" in kinds
                 assert watched.amounts(0)["compile"] > watched.amounts(3)["forward"] > 0
         else:
@@ -267,23 +269,23 @@ def test_as_many_graphs_are_compiled_as_without_us(tmp_path):
 
 
 def test_an_error_of_ours_is_not_the_programs(tmp_path, monkeypatch):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         monkeypatch.setattr(watched.hooks.lineage, "forward", lambda *args, **kwargs: 1 / 0)
         train(Net(), DataLoader(Rows(32), batch_size=8))
         assert watched.hooks.rank is None
-        (event,) = (event for event in watched.told("event") if event["kind"] == "sdk_error")
+        (event,) = (event for event in watched.messages_of("event") if event["kind"] == "sdk_error")
     assert event["reason"] == "ZeroDivisionError"
 
 
 def test_operations_are_counted_once_and_spread_over_the_samples(tmp_path):
     width, batch = 32, 8
     model = nn.Sequential(nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False))
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         for _ in range(10):
             model(torch.randn(batch, width)).square().mean().backward()
             optimizer.step()
-        (window,) = watched.told("window")
+        (window,) = watched.messages_of("window")
     forward = 2 * 2 * batch * width * width
     backward = 3 * 2 * batch * width * width  # the first layer's input needs no gradient
     assert window["flops"] == 9 * (forward + backward)
@@ -291,19 +293,19 @@ def test_operations_are_counted_once_and_spread_over_the_samples(tmp_path):
 
 def test_tokens_are_what_a_model_of_tokens_gets(tmp_path):
     model = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         for _ in range(10):
             model(torch.randint(0, 50, (4, 16))).square().mean().backward()
             optimizer.step()
-        (window,) = watched.told("window")
+        (window,) = watched.messages_of("window")
     assert (window["samples"], window["tokens"]) == (9 * 4, 9 * 4 * 16)
     assert window["flops"] == 9 * 4 * 16 * (2 * 8 * 50 * 3)
 
 
 def test_arguments_may_be_named(tmp_path):
     model = Net()
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), torch.amp.GradScaler("cpu")
         for x, y in DataLoader(Rows(32), batch_size=8):
             loss = nn.functional.cross_entropy(model(x), y)
@@ -313,7 +315,7 @@ def test_arguments_may_be_named(tmp_path):
         optimizer.load_state_dict(state_dict=optimizer.state_dict())
         torch.save(obj={"step": 4}, f=tmp_path / "last.pt")
         torch.load(f=tmp_path / "last.pt")
-        events = watched.told("event")
+        events = watched.messages_of("event")
     assert watched.rank.recorder.count == 4
     assert [event["kind"] for event in events if event["kind"] != "configured"] == ["checkpoint_saved"]
 
@@ -322,7 +324,7 @@ def test_what_the_program_lets_go_of_is_gone(tmp_path):
     class Own(Net):
         pass
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         model, rows = Own(), Rows(32)
         train(model, DataLoader(rows, batch_size=8))
         assert "__call__" in vars(Own)
@@ -338,7 +340,7 @@ def test_the_next_model_is_watched_too(tmp_path):
     class Another(Net):
         pass
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         for model in (Net(), Another(forward_s=NAP_S)):
             train(model, DataLoader(Rows(64), batch_size=8))
         watched.close()
@@ -349,11 +351,11 @@ def test_the_next_model_is_watched_too(tmp_path):
 def test_a_loader_in_every_epoch_is_not_kept(tmp_path):
     model, rows = Net(), Rows(16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         for _ in range(MAX_LOADERS + 4):
             train(model, DataLoader(rows, batch_size=8), optimizer)
         assert len(watched.rank.lineage.loaders) <= MAX_LOADERS
-        batches = watched.told("batch")
+        batches = watched.messages_of("batch")
     steps = range(2 * (MAX_LOADERS + 4))
     assert [(batch["loader"], batch["step"]) for batch in batches] == [(step // 2, step) for step in steps]
 
@@ -362,7 +364,7 @@ def test_an_optimizer_that_only_makes_its_state_does_no_step(tmp_path):
     from torch.distributed.checkpoint import state_dict
 
     model = Net()
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         watched.hooks.install("torch.distributed.checkpoint.state_dict", state_dict)
         optimizer = torch.optim.AdamW(model.parameters())
         _, held = state_dict.get_state_dict(model, optimizer)
@@ -374,7 +376,7 @@ def test_an_optimizer_that_only_makes_its_state_does_no_step(tmp_path):
 
 def test_of_very_short_steps_only_some_are_marked_and_speak_for_the_others(tmp_path):
     model = Net(forward_s=NAP_S / 4)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         recorder = watched.rank.recorder
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         x, y = torch.randn(8, 8), torch.randint(0, 2, (8,))
@@ -384,7 +386,7 @@ def test_of_very_short_steps_only_some_are_marked_and_speak_for_the_others(tmp_p
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-        (window,) = watched.told("window")
+        (window,) = watched.messages_of("window")
         flags = list(watched.ring.column(15, 0, 40))
     light = [number for number, flag in enumerate(flags) if flag]
     assert light == [number for number in range(9, 40) if number % 4]
@@ -396,14 +398,14 @@ def test_of_very_short_steps_only_some_are_marked_and_speak_for_the_others(tmp_p
 
 def test_a_loader_that_comes_later_is_paired_from_its_first_batch_on(tmp_path):
     model = Net()
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for _ in range(12):
             watched.rank.recorder.every = 8
             model(torch.randn(8, 8)).sum().backward()
             optimizer.step()
         train(model, DataLoader(Rows(64), batch_size=8), optimizer)
-        batches = watched.told("batch")
+        batches = watched.messages_of("batch")
     assert [(batch["step"], batch["samples"]) for batch in batches] == [
         (12 + n, list(range(8 * n, 8 * n + 8))) for n in range(8)
     ]
@@ -411,7 +413,7 @@ def test_a_loader_that_comes_later_is_paired_from_its_first_batch_on(tmp_path):
 
 def test_an_optimizer_of_another_thread_is_left_alone(tmp_path):
     """Two threads that train two models: the first one is watched, the other one runs as ever."""
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         mine, other = Net(), Net()
         optimizer = torch.optim.SGD(mine.parameters(), lr=0.01)
         others = torch.optim.SGD(other.parameters(), lr=0.01)
@@ -433,7 +435,7 @@ def test_an_optimizer_of_another_thread_is_left_alone(tmp_path):
         for _ in range(4):
             mine(torch.randn(8, 8)).sum().backward()
             optimizer.step()
-        told = watched.told("event")
+        told = watched.messages_of("event")
         count = watched.ring.view[ring.COUNT]
     assert not failed
     assert count == 5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training_processes import Heard, answer, heard, running, torchrun
+from tests.support.training_processes import SentRecord, command_answer, sent_records, start_run, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "stuck.py"
@@ -15,46 +15,46 @@ SOON_S = 20.0  # a machine that many share; where it has nothing else to do, it 
 NAMES = {"asleep": "fall_asleep", "in_c": "hold_the_interpreter", "stopped": "stopped by a signal (state T)"}
 
 
-def ran(folder: Path, *ways: str, ranks: int, length_s: float) -> tuple[list[Heard], Path]:
+def ran(folder: Path, *ways: str, ranks: int, length_s: float) -> tuple[list[SentRecord], Path]:
     """What was said by and for all ranks, and the folder for whoever wants to ask more."""
     command = torchrun(PROGRAM, str(folder), "1", str(length_s), *ways, ranks=ranks)
-    process = running(
+    process = start_run(
         command, "--data", str(folder / "data"), PYROMETER_HANG_LIMIT_S=str(LIMIT_S), PYROMETER_RUN="stuck"
     )
     _, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
-    return [said for said in heard(folder / "data") if said.name in ("event", "run")], folder / "data"
+    return [said for said in sent_records(folder / "data") if said.name in ("event", "run")], folder / "data"
 
 
-def of_kind(said: list[Heard], kind: str) -> list[Heard]:
-    return [one for one in said if one.said.get("kind") == kind]
+def of_kind(said: list[SentRecord], kind: str) -> list[SentRecord]:
+    return [one for one in said if one.fields.get("kind") == kind]
 
 
-def check(said: list[Heard], ways: list[str], ranks: int, every: int = 40) -> None:
+def check(said: list[SentRecord], ways: list[str], ranks: int, every: int = 40) -> None:
     """Each rank is stuck once in each way, and goes on; the one that is waited for says why."""
     stuck = of_kind(said, "stuck")
-    assert {one.rank: [o.said["step"] for o in stuck if o.rank == one.rank] for one in stuck} == {
+    assert {one.rank: [o.fields["step"] for o in stuck if o.rank == one.rank] for one in stuck} == {
         rank: [every * (number + 1) for number in range(len(ways))] for rank in range(ranks)
     }
     for one in stuck:
-        assert one.at_ms - one.said["time_ms"] < (LIMIT_S + SOON_S) * 1000
-        way = ways[one.said["step"] // every - 1]
+        assert one.at_ms - one.fields["time_ms"] < (LIMIT_S + SOON_S) * 1000
+        way = ways[one.fields["step"] // every - 1]
         if one.rank == 1:
-            assert one.said["reason"] == "data"
-            assert NAMES[way] in one.said["message"]
+            assert one.fields["reason"] == "data"
+            assert NAMES[way] in one.fields["message"]
         else:
-            assert one.said["reason"] == "comm"
-            assert "run_backward" in one.said["message"]
+            assert one.fields["reason"] == "comm"
+            assert "run_backward" in one.fields["message"]
     for one in of_kind(said, "unstuck"):
-        assert any(o.rank == one.rank and o.said["time_ms"] < one.said["time_ms"] for o in stuck)
+        assert any(o.rank == one.rank and o.fields["time_ms"] < one.fields["time_ms"] for o in stuck)
     assert len(of_kind(said, "unstuck")) == ranks * len(ways)
-    ends = [(one.rank, one.said["outcome"]) for one in said if "outcome" in one.said]
+    ends = [(one.rank, one.fields["outcome"]) for one in said if "outcome" in one.fields]
     assert sorted(ends) == [(rank, "succeeded") for rank in range(ranks)]
 
 
 def hangs(data: Path) -> list[dict]:
     limits = {"PYROMETER_HANG_LIMIT_MS": str(int(LIMIT_S * 1000)), "PYROMETER_FINDING_MIN_MS": "0"}
-    return [one for one in answer(data, "why", "--all", **limits)["findings"] if one["cause"] == "hang"]
+    return [one for one in command_answer(data, "why", "--all", **limits)["findings"] if one["cause"] == "hang"]
 
 
 @pytest.mark.heavy

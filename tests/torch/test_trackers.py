@@ -17,19 +17,19 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 import pyrometer  # noqa: E402
 from pyrometer.train.run import boot, identity, logged_metrics, tracker_links  # noqa: E402
 from pyrometer.train.steps.metrics import Metrics  # noqa: E402
-from tests.support.training_processes import environment, hooked, watching  # noqa: E402
+from tests.support.training_processes import environment, install_hooks, watch_rank  # noqa: E402
 
 heavy = pytest.mark.heavy
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the libraries
 
 
 def values(watched):
-    return [(m["name"], m["step"], m["value"]) for m in watched.told("metric")]
+    return [(m["name"], m["step"], m["value"]) for m in watched.messages_of("metric")]
 
 
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
-    hooked()
+    install_hooks()
     wandb = pytest.importorskip("wandb", reason="make test-all installs wandb")
     for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
@@ -39,7 +39,7 @@ def offline(tmp_path, monkeypatch):
 
 @pytest.fixture
 def mlflow(tmp_path):
-    hooked()
+    install_hooks()
     mlflow = pytest.importorskip("mlflow", reason="make test-all installs mlflow")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     mlflow.set_experiment("test")
@@ -48,7 +48,7 @@ def mlflow(tmp_path):
 
 @heavy
 def test_wandb(offline, tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         with pytest.raises(offline.Error):
             offline.log({"too": 1.0})  # before init
         run = offline.init(project="x", settings=offline.Settings(disable_git=True))
@@ -70,7 +70,7 @@ def test_wandb(offline, tmp_path):
 def test_mlflow(mlflow, tmp_path):
     from mlflow.entities import Metric
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         with mlflow.start_run() as run:
             mlflow.log_metric("loss", 0.5, step=3)
             mlflow.log_metrics({"loss": 0.25, "val_acc": 0.5}, step=4)
@@ -80,7 +80,7 @@ def test_mlflow(mlflow, tmp_path):
             client.log_batch(run.info.run_id, metrics=[Metric("loss", 0.125, 0, 6), Metric("system/cpu", 9.0, 0, 6)])
             with pytest.raises(mlflow.MlflowException):
                 mlflow.log_metric("bad", "text")
-        messages = watched.told("metric")
+        messages = watched.messages_of("metric")
         history = sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss"))
     assert [(m["name"], m["step"], m["value"], m.get("goal")) for m in messages] == [
         ("loss", 3, 0.5, "min"),
@@ -96,11 +96,11 @@ def test_mlflow(mlflow, tmp_path):
 @heavy
 @pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])
 def test_tensorboard(tmp_path, module):
-    hooked()
+    install_hooks()
     if module == "torch.utils.tensorboard":
         pytest.importorskip("tensorboard", reason="make test-all installs tensorboard")
     board = pytest.importorskip(module, reason=f"pip install {module}")
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         with board.SummaryWriter(str(tmp_path / "board")) as writer:
             writer.add_scalar("train/loss", torch.tensor(0.5), 1)
             writer.add_scalar(tag="train/loss", scalar_value=0.25, global_step=2)
@@ -112,7 +112,7 @@ def test_tensorboard(tmp_path, module):
 
 @heavy
 def test_the_same_to_two_trackers_is_heard_once(offline, mlflow, tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         run = offline.init(project="x", settings=offline.Settings(disable_git=True))
         with mlflow.start_run():
             for step in range(3):
@@ -127,7 +127,7 @@ def test_the_same_to_two_trackers_is_heard_once(offline, mlflow, tmp_path):
 
 
 def test_our_own_log_takes_tensors_goals_and_counts(tmp_path, monkeypatch):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         monkeypatch.setattr(boot, "_hooks", watched.hooks)
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -138,7 +138,7 @@ def test_our_own_log_takes_tensors_goals_and_counts(tmp_path, monkeypatch):
             optimizer.zero_grad()
             pyrometer.log(loss=loss, tokens=100, samples=5, size=step, goals={"size": "max"})
         pyrometer.log(step=40, loss=torch.ones(3))  # more than one number
-        messages = watched.told("metric")
+        messages = watched.messages_of("metric")
         tokens, counted = watched.ring.column(14, 0, 4), watched.ring.column(13, 0, 4)
         assert (list(tokens), list(counted)) == ([100] * 4, [5] * 4)
     assert [(m["name"], m["step"], m.get("goal")) for m in messages if m["name"] == "size"] == [
@@ -148,7 +148,7 @@ def test_our_own_log_takes_tensors_goals_and_counts(tmp_path, monkeypatch):
 
 
 def test_the_loss_of_backward_is_told_only_while_nobody_logs_one(tmp_path, monkeypatch):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         monkeypatch.setattr(boot, "_hooks", watched.hooks)
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -160,7 +160,7 @@ def test_the_loss_of_backward_is_told_only_while_nobody_logs_one(tmp_path, monke
                 pyrometer.log(val_loss=1.0)  # not the one that is minimised
             if step >= 4:
                 pyrometer.log(train_loss=loss.item())
-        steps = [(m["name"], m["step"]) for m in watched.told("metric")]
+        steps = [(m["name"], m["step"]) for m in watched.messages_of("metric")]
     assert sorted(steps) == [
         *(("loss", step) for step in range(4)),
         ("train_loss", 4),
@@ -170,10 +170,10 @@ def test_the_loss_of_backward_is_told_only_while_nobody_logs_one(tmp_path, monke
 
 
 def test_of_many_losses_those_that_jump_are_told(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         for step in range(20_000):
             watched.rank.metrics._loss(1.0 + 0.01 * (step % 7) + 50.0 * (step in (9_000, 15_000)), step)
-        said = {m["step"]: m["value"] for m in watched.told("metric")}
+        said = {m["step"]: m["value"] for m in watched.messages_of("metric")}
     assert {9_000, 15_000, *range(500)} <= set(said)
     assert len(said) < 600
 
@@ -182,13 +182,13 @@ def test_of_many_losses_those_that_jump_are_told(tmp_path):
 
 
 def met(watched, kind):
-    return [(event["reason"], event["message"]) for event in watched.told("event") if event["kind"] == kind]
+    return [(event["reason"], event["message"]) for event in watched.messages_of("event") if event["kind"] == kind]
 
 
 @pytest.fixture
 def wanted(monkeypatch):
     """As in a process that is watched: MLflow's plug-in asks whether it is."""
-    monkeypatch.setattr(boot, "_hooks", hooked())
+    monkeypatch.setattr(boot, "_hooks", install_hooks())
     monkeypatch.setattr(boot, "_init_arguments", {"experiment": "sft"})
 
 
@@ -201,7 +201,7 @@ def test_runs_of_mlflow_are_named_here_and_this_one_there(mlflow, tmp_path, want
     assert tags["pyrometer.run"] == tags["pyrometer.launch"] == expected  # what it will be called
     client = mlflow.MlflowClient()
     elsewhere = client.create_run("1")  # as Lightning does: no plug-in is asked
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         with mlflow.start_run(run_name="bold") as run:
             mlflow.log_metric("loss", 0.5)
         with mlflow.start_run(run_id=early.info.run_id):  # gone on with
@@ -217,7 +217,7 @@ def test_runs_of_mlflow_are_named_here_and_this_one_there(mlflow, tmp_path, want
 
 @heavy
 def test_a_run_of_wandb_is_named_here_and_this_one_in_its_summary(offline, tmp_path, wanted):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         run = offline.init(project="x", config={"lr": 0.1}, settings=offline.Settings(disable_git=True))
         run.log({"loss": 0.5})
         assert dict(run.config) == {"lr": 0.1}  # programs hand it on to their models
@@ -297,7 +297,7 @@ def test_a_tracker_that_is_not_as_it_was_disturbs_nobody(tmp_path):
         def init() -> str:
             return "a run without anything that a run has"
 
-    hooks = hooked()
+    hooks = install_hooks()
     tracker_links.wandb_runs(Module, hooks)
     assert Module.init() == "a run without anything that a run has"
 

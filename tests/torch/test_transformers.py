@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from tests.support.training_processes import hooked, watching  # noqa: E402
+from tests.support.training_processes import install_hooks, watch_rank  # noqa: E402
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
 MISSING = "make test-all installs transformers and accelerate"
@@ -19,7 +19,7 @@ MISSING = "make test-all installs transformers and accelerate"
 
 @pytest.fixture(scope="module")
 def hf():
-    hooked()  # first: they take functions out of modules when they are imported
+    install_hooks()  # first: they take functions out of modules when they are imported
     pytest.importorskip("accelerate", reason=MISSING)
     return pytest.importorskip("transformers", reason=MISSING)
 
@@ -96,7 +96,7 @@ def collected(watched):
 @pytest.mark.parametrize(("accumulation", "workers"), [(1, 0), (4, 0), (4, 2)])
 def test_the_trainer_and_its_resume(hf, tmp_path, accumulation, workers, copies):
     options = {"gradient_accumulation_steps": accumulation, "dataloader_num_workers": workers}
-    with watching(tmp_path / "one") as watched:
+    with watch_rank(tmp_path / "one") as watched:
         model = Net(copies)
         trainer = trainer_for(hf, tmp_path / "out", model, **options)
         trainer.train()
@@ -121,7 +121,7 @@ def test_the_trainer_and_its_resume(hf, tmp_path, accumulation, workers, copies)
     ]
     assert [(m["step"], m["name"], m["value"]) for m in told.metric if m["step"]][-len(logged) :] == logged
 
-    with watching(tmp_path / "two") as watched:
+    with watch_rank(tmp_path / "two") as watched:
         model = Net(copies)
         trainer = trainer_for(hf, tmp_path / "out", model, **options)
         trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
@@ -146,7 +146,7 @@ def test_what_the_trainer_tells_several_trackers_is_heard_once(hf, tmp_path, mon
         def on_log(self, args, state, control, logs=None, **kwargs):
             mlflow.log_metric("own", 10.0 + state.global_step, step=state.global_step)
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         trainer = trainer_for(hf, tmp_path / "out", Net(), report_to=["tensorboard", "mlflow"], max_steps=6)
         trainer.add_callback(Own())
         trainer.train()
@@ -200,7 +200,7 @@ def test_a_language_model_learns_the_same_to_the_last_bit(hf, tmp_path):
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
     without = weights(tmp_path / "a")
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         with_us = weights(tmp_path / "b")
         told = collected(watched)
         assert list(watched.ring.column(14, 1, 6)) == [2 * 4 * 16] * 5
@@ -216,7 +216,7 @@ def test_a_language_model_learns_the_same_to_the_last_bit(hf, tmp_path):
 def test_loaders_that_accelerate_prepared(hf, tmp_path, workers, copies):
     from accelerate import Accelerator
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, step_scheduler_with_optimizer=False)
         model = Net()
         loaders = [DataLoader(Rows(size), batch_size=4, shuffle=True, num_workers=workers) for size in (44, 12)]
@@ -244,7 +244,7 @@ def test_loaders_that_accelerate_prepared(hf, tmp_path, workers, copies):
 def test_batches_that_are_skipped_in_accelerates_loader_are_nobodys(hf, tmp_path):
     from accelerate import Accelerator, skip_first_batches
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         accelerator, model = Accelerator(cpu=True), Net()
         loader = DataLoader(Rows(44), batch_size=4, shuffle=True)
         prepared, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
@@ -265,7 +265,7 @@ def test_what_accelerate_tells_its_trackers_is_heard_once(hf, tmp_path):
     pytest.importorskip("tensorboard", reason="make test-all installs tensorboard")
     from accelerate import Accelerator
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
         accelerator.init_trackers("x")
         for step in range(3):

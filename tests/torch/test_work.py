@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from pyrometer.train.steps.ring import SAMPLES, TOKENS  # noqa: E402
-from tests.support.training_processes import answer, running, watching  # noqa: E402
+from tests.support.training_processes import command_answer, start_run, watch_rank  # noqa: E402
 
 BATCH, WIDTH, STEPS, LENGTH, WORDS = 8, 4, 6, 5, 20
 Program = Callable[[], Iterator[None]]  # yields after each step, as the user counts steps
@@ -447,7 +447,7 @@ SETTLED = 2  # first steps, in which the modules that are called are still being
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_batch_counts_once(tmp_path, name):
     program, samples = PROGRAMS[name]
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         for _ in itertools.islice(program(), STEPS):
             pass
         watched.close()
@@ -459,7 +459,7 @@ def test_a_batch_counts_once(tmp_path, name):
 
 
 def test_each_update_of_a_critic_is_a_step_of_its_batch(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         for _ in itertools.islice(wasserstein(), STEPS):
             pass
         watched.close()
@@ -468,7 +468,7 @@ def test_each_update_of_a_critic_is_a_step_of_its_batch(tmp_path):
 
 
 def test_a_program_that_reports_its_samples_knows_better(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         for _ in itertools.islice(accumulation(), STEPS):
             watched.rank.log({"samples": 3}, None, None)
         watched.close()
@@ -477,10 +477,10 @@ def test_a_program_that_reports_its_samples_knows_better(tmp_path):
 
 
 def test_operations_are_those_of_all_modules_and_backwards_of_a_step(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         for _ in itertools.islice(gan()(), STEPS):
             pass
-        (window,) = watched.told("window")
+        (window,) = watched.messages_of("window")
     g, d = 2 * BATCH * WIDTH * WIDTH, 2 * BATCH * WIDTH
     forward = g + 3 * d
     weights = g + 3 * d  # the discriminator also gets gradients from the generator's loss
@@ -492,11 +492,11 @@ def test_operations_are_those_of_all_modules_and_backwards_of_a_step(tmp_path):
 @pytest.mark.heavy
 def test_the_percentiles_that_are_shown_are_those_of_the_program(tmp_path):
     program = Path(__file__).parent / "programs" / "uneven.py"
-    process = running([sys.executable, str(program)], "--data", str(tmp_path), "--run", "uneven")
+    process = start_run([sys.executable, str(program)], "--data", str(tmp_path), "--run", "uneven")
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     took_ms = [1000 * took for took in json.loads(out)]
-    (row,) = answer(tmp_path, "runs")["rows"]
-    shown = answer(tmp_path, "show", "uneven")
+    (row,) = command_answer(tmp_path, "runs")["rows"]
+    shown = command_answer(tmp_path, "show", "uneven")
     for name, percent in (("step_p50_ms", 50), ("step_p99_ms", 99), ("step_max_ms", 100)):
         assert shown[name] == row[name] == pytest.approx(np.percentile(took_ms, percent), rel=0.05, abs=0.5)

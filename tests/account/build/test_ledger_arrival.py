@@ -24,7 +24,6 @@ from tests.support.histories import (
     hold,
     law,
     ledger,
-    named,
     node,
     pod,
     rows_of,
@@ -33,6 +32,7 @@ from tests.support.histories import (
     until,
     window,
     windows,
+    with_prefix,
     workload,
 )
 
@@ -192,7 +192,7 @@ ACROSS_HOURS: dict[str, list[Any]] = {
 @pytest.mark.heavy
 def test_what_goes_across_hours_is_the_same_in_every_grouping() -> None:
     records = [
-        named(f"{name}/", record)
+        with_prefix(f"{name}/", record)
         for name, case in ACROSS_HOURS.items()
         for record in flat([node(count=2), until(at(240), count=2), *case])
     ]

@@ -31,9 +31,9 @@ from pyrometer.model.settings import Settings
 from pyrometer.model.states import CLAIMS, STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, usd_micro
 from pyrometer.store import Store
-from tests.support.histories import LATER, History, Ledger, account, folder, hold, law, node, rows_of, until
+from tests.support.histories import AFTER_END_MS, History, Ledger, account, folder, hold, law, node, rows_of, until
 from tests.support.histories import at as time_of
-from tests.support.reference_ledger import Cluster, Held, minutes_of
+from tests.support.reference_ledger import Cluster, HeldKey, minutes_of
 
 TARIFF = Tariff(Fraction("0.123"), Fraction(381), Fraction("1.27"))
 EVERYTHING = Settings(finding_min_ms=0, finding_min_usd_micro=0)
@@ -58,7 +58,7 @@ def test_every_millisecond_is_there_once_and_money_and_claims_add_up_in_every_gr
         _money(store, window, inside, chance)
         _claims(store, window, inside)
         _why(store, window, inside, chance)
-        assert history.now_ms < LATER or not [*problems(store), *derived_problems(store)]
+        assert history.now_ms < AFTER_END_MS or not [*problems(store), *derived_problems(store)]
 
 
 def _every_millisecond(found: Ledger, cluster: Cluster) -> None:
@@ -81,7 +81,7 @@ def _every_millisecond(found: Ledger, cluster: Cluster) -> None:
     assert not found.rows or found.rows[0].minute_ms == covered.from_ms
 
 
-def _settled(held: Counter[Held], cluster: Cluster) -> dict[Held, int]:
+def _settled(held: Counter[HeldKey], cluster: Cluster) -> dict[HeldKey, int]:
     """All but the minutes in which a node goes: as what it comes back in the same minute is nobody's business."""
     went = {(seen.node_uid, seen.time_ms // MS_PER_MINUTE * MS_PER_MINUTE) for seen in cluster.of(Node, present=False)}
     return {key: ms for key, ms in held.items() if (key[0], key[2]) not in went}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pyrometer.model.records import Price
 from pyrometer.model.units import SHARE_WHOLE, largest_remainder, share_parts
-from tests.support.effort import EFFORT, STEADY
+from tests.support.effort import DETERMINISTIC, EFFORT
 from tests.support.histories import H100, UNLISTED, Ledger, Scenario, at, hold, ledger, node, pod, scenario, until
 
 
@@ -160,7 +160,7 @@ def test_a_price_of_zero_is_a_price() -> None:
     assert priced(price(0)) == [0] * 4
 
 
-@settings(deadline=None, derandomize=STEADY, max_examples=3 * EFFORT)
+@settings(deadline=None, derandomize=DETERMINISTIC, max_examples=3 * EFFORT)
 @given(st.integers(0, 10**9), st.integers(1, 16), st.integers(1, 3))
 def test_the_slots_of_a_node_add_up_to_its_price(usd: int, gpus: int, minutes: int) -> None:
     """To the last micro-dollar: nothing is rounded, the first slots have what does not divide evenly."""

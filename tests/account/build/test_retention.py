@@ -10,7 +10,7 @@ from pyrometer.account.checks.repair import replace_catalog
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from pyrometer.store.data_folder import DATABASE
-from tests.support.clusters import HOUR, START_MS, at, cluster, job, machine, samples
+from tests.support.clusters import HOUR, START_MS, at, cluster, job, node_samples, samples
 
 HOURS = 29
 NOW_MS = START_MS + HOURS * HOUR
@@ -28,7 +28,7 @@ def test_the_ledger_of_what_is_kept_does_not_change(tmp_path):
     idle = {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 110}
     telemetry = samples("n0", 0, 0, HOURS * 30 + 7, **busy) + samples("n0", 0, HOURS * 30 + 7, HOURS * 60, **idle)
     with Store(tmp_path, create=True) as store:
-        telemetry += machine(0, 0, HOURS * 60, cpu_busy_permille=500)
+        telemetry += node_samples(0, 0, HOURS * 60, cpu_busy_permille=500)
         store.append([*cluster(hours=HOURS), *job(pods=1, gpus=1, from_min=3), *telemetry])
         store.seal()
         build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)

@@ -31,26 +31,26 @@ from pyrometer.model.records import LedgerRow, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, usd_micro
 from pyrometer.store import Store
-from tests.support.effort import EFFORT, STEADY
+from tests.support.effort import DETERMINISTIC, EFFORT
 from tests.support.hand_ledgers import (
     FIRST,
-    a_day,
-    after,
-    counted,
-    following,
-    held,
-    machine,
+    gpu_ms_by_charge,
+    hours_after,
+    job_records,
     month_of,
     ms_of,
+    next_month,
+    node_records,
     objects,
-    some_days,
+    random_day,
+    random_days,
     write_days,
 )
 from tests.support.histories import folder
 
 OCTOBER, NOVEMBER, DECEMBER = date(2026, 10, 1), date(2026, 11, 1), date(2026, 12, 1)
 BERLIN = ZoneInfo("Europe/Berlin")
-LATE = after(date(2027, 3, 1))
+LATE = hours_after(date(2027, 3, 1))
 EVERYTHING = TimeRange(ms_of(FIRST), LATE)
 
 
@@ -73,14 +73,14 @@ def frozen(store: Store) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (store.folder / FOLDER).glob("*")}
 
 
-@settings(max_examples=EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48))
 def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_ledger_says(seed: int) -> None:
     chance = random.Random(seed)
-    days = some_days(chance)
+    days = random_days(chance)
     with folder() as store:
         store.append(objects(chance, ms_of(FIRST)))
-        write_days(store, {day: a_day(chance, day) for day in days if chance.random() < 0.8})
+        write_days(store, {day: random_day(chance, day) for day in days if chance.random() < 0.8})
         told: dict[str, str] = {}
         next_to_close, kept = FIRST, {}
         for step in range(5):
@@ -89,12 +89,12 @@ def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_
                     closing(store, next_to_close)
                     name = month_of(next_to_close)
                     told[name], kept = json.dumps(charged(store, month_range(name, UTC))), frozen(store)
-                next_to_close = following(next_to_close)
+                next_to_close = next_month(next_to_close)
             elif chance.random() < 0.3:
                 store.append(objects(chance, ms_of(FIRST) + step + 1))  # whose a job is turns out to be another's
             else:
                 changed = chance.sample(days, 2)
-                write_days(store, {day: a_day(chance, day, chance.choice((0, 4))) for day in changed})
+                write_days(store, {day: random_day(chance, day, chance.choice((0, 4))) for day in changed})
             _nothing_is_lost_or_twice(store)
             for name, before in told.items():
                 assert json.dumps(charged(store, month_range(name, UTC))) == before
@@ -103,17 +103,17 @@ def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_
 
 
 @pytest.mark.heavy
-@settings(max_examples=2 * EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=2 * EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48))
 def test_the_same_holds_of_records_that_come_late_and_books_that_change(seed: int) -> None:
     """Real ledgers, around the end of October in Berlin."""
     chance = random.Random(seed)
     begin = ms_of(date(2026, 10, 31)) + 21 * MS_PER_HOUR  # two hours before November
-    records: list[Any] = machine(begin, begin + 5 * MS_PER_HOUR)
+    records: list[Any] = node_records(begin, begin + 5 * MS_PER_HOUR)
     for number in range(6):
         from_ms = begin + chance.randrange(4 * 60) * 60_000 + chance.choice((0, 1234))
         to_ms = from_ms + chance.randrange(1, 90) * 60_000
-        records += held(chance.choice(("vision", "nlp")), f"late-{number}", from_ms, to_ms)
+        records += job_records(chance.choice(("vision", "nlp")), f"late-{number}", from_ms, to_ms)
     chance.shuffle(records)
     books = ([], [Price(0, 2_000_001, 0)], [Price(0, 3_333_333, 0), Price(0, 1, begin + 2 * MS_PER_HOUR)])
     with folder() as store:
@@ -129,7 +129,7 @@ def test_the_same_holds_of_records_that_come_late_and_books_that_change(seed: in
                     closing(store, next_to_close, zone=BERLIN)
                     window = month_range(month_of(next_to_close), BERLIN)
                     told[month_of(next_to_close)] = json.dumps(charged(store, window, zone=BERLIN))
-                    next_to_close = following(next_to_close)
+                    next_to_close = next_month(next_to_close)
             _nothing_is_lost_or_twice(store, BERLIN)
             for name, before in told.items():
                 assert json.dumps(charged(store, month_range(name, BERLIN), zone=BERLIN)) == before
@@ -139,14 +139,14 @@ def _nothing_is_lost_or_twice(store: Store, zone: Any = UTC) -> None:
     months = read_closed_months(store.folder)
     everything: Counter[str] = Counter()
     for closed in months:
-        everything.update(counted(charged(store, TimeRange(closed.from_ms, closed.to_ms), zone)))
+        everything.update(gpu_ms_by_charge(charged(store, TimeRange(closed.from_ms, closed.to_ms), zone)))
     end_ms = EVERYTHING.from_ms
     if months:
-        first_open = month_range(month_of(following(date.fromisoformat(f"{months[-1].month}-01"))), zone)
-        everything.update(counted(charged(store, first_open, zone)))
+        first_open = month_range(month_of(next_month(date.fromisoformat(f"{months[-1].month}-01"))), zone)
+        everything.update(gpu_ms_by_charge(charged(store, first_open, zone)))
         end_ms = first_open.to_ms
-    everything.update(counted(charges(store, TimeRange(end_ms, EVERYTHING.to_ms), zone=zone)))
-    now = counted(charges(store, EVERYTHING, zone=zone))
+    everything.update(gpu_ms_by_charge(charges(store, TimeRange(end_ms, EVERYTHING.to_ms), zone=zone)))
+    now = gpu_ms_by_charge(charges(store, EVERYTHING, zone=zone))
     assert {key: ms for key, ms in everything.items() if ms} == dict(now)
 
 
@@ -271,7 +271,7 @@ def test_what_cannot_be_closed_says_why(store: Store) -> None:
     for day, now_ms, why in (
         (
             OCTOBER,
-            after(NOVEMBER, 0),
+            hours_after(NOVEMBER, 0),
             "2026-10 has not ended or settled yet. It can be closed from 2026-11-01T01:00:00Z",
         ),
         (NOVEMBER, LATE, "2026-10 has charges and is not closed: close it before 2026-11."),

@@ -22,7 +22,7 @@ from pyrometer.causes.registry import DETECTORS
 from pyrometer.model.records import GpuSample
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_QUARTER, SHARE_WHOLE
-from tests.support.effort import EFFORT, STEADY
+from tests.support.effort import DETERMINISTIC, EFFORT
 from tests.support.histories import (
     ONE_CHUNK,
     UNLISTED,
@@ -62,7 +62,7 @@ def joules(found: Ledger, pod_uid: str | None = "", **of: Any) -> float:
 # -- the law ----------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, derandomize=STEADY, max_examples=3 * EFFORT)
+@settings(deadline=None, derandomize=DETERMINISTIC, max_examples=3 * EFFORT)
 @given(st.integers(0, 2**32))
 @pytest.mark.heavy
 def test_the_sum_over_holders_is_the_increase_of_the_counter(seed: int) -> None:

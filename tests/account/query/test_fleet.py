@@ -19,9 +19,18 @@ from pyrometer.questions.registry import NotFoundError
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Local
 from pyrometer.store.lake import LakeStorage
-from tests.support.effort import EFFORT, STEADY
-from tests.support.hand_lakes import TARIFF, a_question, as_text, copied, facts, fill, of_folder, of_lake
-from tests.support.hand_ledgers import FIRST, a_day, after, following, write_days
+from tests.support.effort import DETERMINISTIC, EFFORT
+from tests.support.hand_lakes import (
+    TARIFF,
+    as_text,
+    copy_to_lake,
+    facts,
+    fill_store,
+    folder_answer,
+    lake_answer,
+    random_question,
+)
+from tests.support.hand_ledgers import FIRST, hours_after, next_month, random_day, write_days
 from tests.support.histories import folder
 
 
@@ -44,36 +53,36 @@ def asked(answering, *arguments, **more):
         return str(error)
 
 
-@settings(max_examples=EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48))
 def test_a_cluster_of_a_lake_answers_as_its_folder_does(seed: int) -> None:
     chance = random.Random(seed)
     with folder() as store, TemporaryDirectory() as lake:
-        fill(store, facts(seed))
-        copied(store, LakeStorage(lake), "east")
+        fill_store(store, facts(seed))
+        copy_to_lake(store, LakeStorage(lake), "east")
         for _ in range(3):
-            question = a_question(chance)
+            question = random_question(chance)
             if "cluster" in question["by"].split(","):
                 continue  # it has the lake's name there
-            expected = asked(of_folder, store, question)
+            expected = asked(folder_answer, store, question)
             for engine in (Local(), Cutting()):
-                assert asked(of_lake, LakeStorage(lake), question, engine=engine) == expected, question
+                assert asked(lake_answer, LakeStorage(lake), question, engine=engine) == expected, question
 
 
-@settings(max_examples=EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48))
 def test_three_clusters_are_one_that_had_everything(seed: int) -> None:
     """Their objects have the same identities; in the one folder that has all of them, each its own."""
     names = ("east", "north", "west")
     with folder() as whole, TemporaryDirectory() as lake:
-        fill(whole, *(facts(seed + number, name) for number, name in enumerate(names)))
+        fill_store(whole, *(facts(seed + number, name) for number, name in enumerate(names)))
         for number, name in enumerate(names):
             with folder() as store:
-                fill(store, facts(seed + number))
-                copied(store, LakeStorage(lake), name)
+                fill_store(store, facts(seed + number))
+                copy_to_lake(store, LakeStorage(lake), name)
         chance = random.Random(seed)
         for _ in range(2):
-            question = a_question(chance)
+            question = random_question(chance)
             if {"workload", "cluster"} & set(question["by"].split(",")):
                 continue  # these have identities of their own, or the lake's name
             assert _figures(asked_of_lake(lake, question, Cutting())) == _figures(of(whole, question)), question
@@ -81,14 +90,14 @@ def test_three_clusters_are_one_that_had_everything(seed: int) -> None:
 
 def of(store, question):
     try:
-        return of_folder(store, question)
+        return folder_answer(store, question)
     except NotFoundError as error:
         return {"rows": [str(error)]}
 
 
 def asked_of_lake(lake, question, engine):
     try:
-        return of_lake(LakeStorage(lake), question, engine=engine)
+        return lake_answer(LakeStorage(lake), question, engine=engine)
     except NotFoundError as error:
         return {"rows": [str(error)]}
 
@@ -107,12 +116,12 @@ def _figures(answer):
 def test_a_closed_month_is_what_was_charged_and_the_next_one_has_its_adjustments(tmp_path) -> None:
     chance, month = random.Random(5), f"{FIRST:%Y-%m}"
     with folder() as store:
-        fill(store, facts(5))
-        write_days(store, {following(FIRST): a_day(chance, following(FIRST))})
-        close(store, TARIFF, month, UTC, now_ms=after(following(FIRST), 2), by="ann")
-        write_days(store, {FIRST: a_day(chance, FIRST)})
-        copied(store, LakeStorage(str(tmp_path)), "here")
-        for named in (month, f"{following(FIRST):%Y-%m}"):
+        fill_store(store, facts(5))
+        write_days(store, {next_month(FIRST): random_day(chance, next_month(FIRST))})
+        close(store, TARIFF, month, UTC, now_ms=hours_after(next_month(FIRST), 2), by="ann")
+        write_days(store, {FIRST: random_day(chance, FIRST)})
+        copy_to_lake(store, LakeStorage(str(tmp_path)), "here")
+        for named in (month, f"{next_month(FIRST):%Y-%m}"):
             for more in (
                 {"by": "state,node"},
                 {"by": "day,team", "share_platform": "even"},
@@ -120,17 +129,17 @@ def test_a_closed_month_is_what_was_charged_and_the_next_one_has_its_adjustments
                 {"by": "hour"},
             ):
                 question = {"month": named, **more}
-                expected = asked(of_folder, store, question)
-                assert asked(of_lake, LakeStorage(str(tmp_path)), question, engine=Cutting()) == expected, question
-            expected = as_text(of_folder(store, {"month": named}, "charges"))
-            assert as_text(of_lake(LakeStorage(str(tmp_path)), {"month": named}, what="charges")) == expected
+                expected = asked(folder_answer, store, question)
+                assert asked(lake_answer, LakeStorage(str(tmp_path)), question, engine=Cutting()) == expected, question
+            expected = as_text(folder_answer(store, {"month": named}, "charges"))
+            assert as_text(lake_answer(LakeStorage(str(tmp_path)), {"month": named}, what="charges")) == expected
         with folder() as other:
-            fill(other, facts(6))
-            copied(other, LakeStorage(str(tmp_path)), "west")
-        both = of_lake(LakeStorage(str(tmp_path)), {"month": month})
+            fill_store(other, facts(6))
+            copy_to_lake(other, LakeStorage(str(tmp_path)), "west")
+        both = lake_answer(LakeStorage(str(tmp_path)), {"month": month})
         assert both["books"]["basis"] == "mixed"
         one, another = (
-            of_lake(LakeStorage(str(tmp_path)), {"month": month}, clusters=[name]) for name in ("here", "west")
+            lake_answer(LakeStorage(str(tmp_path)), {"month": month}, clusters=[name]) for name in ("here", "west")
         )
         assert one["books"]["basis"] == "closed"
         assert both["total"]["gpu_ms"] == one["total"]["gpu_ms"] + another["total"]["gpu_ms"]
@@ -139,12 +148,13 @@ def test_a_closed_month_is_what_was_charged_and_the_next_one_has_its_adjustments
 def test_what_sites_pay_for_energy_is_added_and_what_one_does_not_know_is_not_known(tmp_path) -> None:
     lake, dear = LakeStorage(str(tmp_path)), TARIFF._replace(energy_usd_per_kwh=3.1)
     with folder() as store:
-        fill(store, facts(7))
+        fill_store(store, facts(7))
         for name, tariff in (("cheap", TARIFF), ("dear", dear), ("silent", TARIFF._replace(energy_usd_per_kwh=0.0))):
             store.set_meta("lake_source", name)
-            copied(store, lake, name, settings=tariff)
+            copy_to_lake(store, lake, name, settings=tariff)
     cheap, dear_one, both, all_three = (
-        of_lake(lake, {"all": "1"}, clusters=names)["total"] for names in (["cheap"], ["dear"], ["cheap", "dear"], [])
+        lake_answer(lake, {"all": "1"}, clusters=names)["total"]
+        for names in (["cheap"], ["dear"], ["cheap", "dear"], [])
     )
     assert cheap["energy_usd_micro"] > 0
     assert abs(both["energy_usd_micro"] - cheap["energy_usd_micro"] - dear_one["energy_usd_micro"]) <= 1
@@ -155,23 +165,23 @@ def test_what_sites_pay_for_energy_is_added_and_what_one_does_not_know_is_not_kn
 def test_what_cannot_be_asked_of_several_says_how(tmp_path) -> None:
     lake = LakeStorage(str(tmp_path))
     with folder() as store:
-        fill(store, facts(8))
+        fill_store(store, facts(8))
         for name in ("east", "west"):
             store.set_meta("lake_source", name)
-            copied(store, lake, name)
+            copy_to_lake(store, lake, name)
         with pytest.raises(
             QuestionError, match=r"`cost --by cause` needs one cluster\. Pass --cluster NAME\. .*: east, west"
         ):
-            of_lake(lake, {"by": "cause"})
+            lake_answer(lake, {"by": "cause"})
         with pytest.raises(QuestionError, match="`why` cannot be divided among machines"):
-            of_lake(lake, {}, what="why", clusters=["east"], engine=Cutting())
+            lake_answer(lake, {}, what="why", clusters=["east"], engine=Cutting())
         with pytest.raises(NotFoundError, match="There is no team 'nobody'"):
-            of_lake(lake, {"team": "nobody"})
+            lake_answer(lake, {"team": "nobody"})
         store.set_meta("lake_source", "east")
-        copied(store, lake, "east", settings=TARIFF._replace(timezone="Europe/Berlin"))
+        copy_to_lake(store, lake, "east", settings=TARIFF._replace(timezone="Europe/Berlin"))
         with pytest.raises(QuestionError, match=r"different time zones \(Europe/Berlin, UTC\)\. Pass --tz"):
-            of_lake(lake, {})
-        assert of_lake(lake, {"tz": "UTC", "all": "1"})["rows"]
+            lake_answer(lake, {})
+        assert lake_answer(lake, {"tz": "UTC", "all": "1"})["rows"]
 
 
 def test_a_window_is_cut_where_parts_meet() -> None:

@@ -33,7 +33,7 @@ def answer(store: Store, what: str, told: Settings = DEFAULT, **parameters: str)
 def both(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with Store(tmp_path_factory.mktemp("both"), create=True) as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr("pyrometer.account.build.ledger.SUMMED_SLOT_MINUTES", 0)
-        store.append(two_teams.both())
+        store.append(two_teams.all_records())
         yield store
 
 
@@ -216,8 +216,8 @@ def test_runs_of_one_name_are_told_apart_by_their_ranks(both: Store) -> None:
 @pytest.mark.heavy
 def test_a_rank_that_two_teams_claim_is_neither_s(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        store.append(two_teams.both())
-        (theirs,) = (one for one in two_teams.beside(two_teams.THEIRS, "", 1) if type(one).__name__ == "Run")
+        store.append(two_teams.all_records())
+        (theirs,) = (one for one in two_teams.other_records_of(two_teams.THEIRS, "", 1) if type(one).__name__ == "Run")
         store.append([theirs._replace(time_ms=theirs.time_ms + 1, pod_uid=f"{two_teams.OURS}-late")])
         rows = answer(store, "runs", team=two_teams.TEAM)["rows"]
         assert [row["attempts"] for row in rows if row["run"] == two_teams.SAME_RUN] == [1]
@@ -251,8 +251,15 @@ def test_what_is_not_there_is_named_without_naming_others(both: Store) -> None:
 
 @pytest.mark.heavy
 def test_what_others_do_changes_nothing_that_a_team_is_told(tmp_path: Path) -> None:
-    ours = [*two_teams.shared(), *two_teams.trained(two_teams.OURS), *two_teams.beside(two_teams.OURS, "they", 0)]
-    theirs = [*two_teams.trained(two_teams.THEIRS), *two_teams.beside(two_teams.THEIRS, two_teams.OURS, 1)]
+    ours = [
+        *two_teams.shared_records(),
+        *two_teams.training_of(two_teams.OURS),
+        *two_teams.other_records_of(two_teams.OURS, "they", 0),
+    ]
+    theirs = [
+        *two_teams.training_of(two_teams.THEIRS),
+        *two_teams.other_records_of(two_teams.THEIRS, two_teams.OURS, 1),
+    ]
     asked: list[tuple[str, dict[str, str]]] = [
         ("why", {}),
         ("cost", {"by": "node,state"}),

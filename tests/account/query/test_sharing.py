@@ -26,8 +26,8 @@ from pyrometer.model.records import GpuSample, LedgerRow, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, round_nested
 from pyrometer.store import Store
-from tests.support.effort import EFFORT, STEADY
-from tests.support.hand_ledgers import FIRST, a_day, ms_of, objects, some_days, write_days
+from tests.support.effort import DETERMINISTIC, EFFORT
+from tests.support.hand_ledgers import FIRST, ms_of, objects, random_day, random_days, write_days
 from tests.support.histories import at, folder, hold, node, pod, until
 
 WINDOW = month_range("2026-09", UTC)
@@ -68,8 +68,8 @@ def a_month(seed: int) -> Iterator[Store]:
     chance = random.Random(seed)
     with folder() as store:
         store.append(objects(chance, ms_of(FIRST)))
-        days = [day for day in some_days(chance, 1) if chance.random() < 0.9]
-        write_days(store, {day: a_day(chance, day, chance.randrange(12)) for day in days})
+        days = [day for day in random_days(chance, 1) if chance.random() < 0.9]
+        write_days(store, {day: random_day(chance, day, chance.randrange(12)) for day in days})
         if chance.random() < 0.5:  # a closed month is shared in the same way
             try:
                 close(store, Settings(), "2026-09", UTC, now_ms=WINDOW.to_ms + MS_PER_DAY, by="ann")
@@ -78,7 +78,7 @@ def a_month(seed: int) -> Iterator[Store]:
         yield store
 
 
-@settings(max_examples=3 * EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=3 * EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48), st.sampled_from(["even", "proportional"]))
 def test_nothing_is_lost_and_a_team_pays_the_same_in_every_grouping(seed: int, how: str) -> None:
     with a_month(seed) as store:
@@ -125,7 +125,7 @@ def _each_pays_its_part(store: Store, how: str, whole: dict[str | None, Amounts]
         assert abs(whole[team][0] - ms - part * free_ms) < 2 + free_ms * Fraction(len(rows), max(money, len(rows)))
 
 
-@settings(max_examples=EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48), st.sampled_from(["even", "proportional"]))
 def test_a_team_is_told_its_own_share_and_not_where_it_was(seed: int, how: str) -> None:
     with a_month(seed) as store:

@@ -27,7 +27,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER
 from pyrometer.store import Store
 from pyrometer.store.store import NewPart
-from tests.support.effort import EFFORT, STEADY
+from tests.support.effort import DETERMINISTIC, EFFORT
 from tests.support.histories import History, account, at, folder, hold, law, node, pod, rows_of, samples, until
 
 SUMS = ("hour_sum", "minute_sum", "minute_use", "hour_use")
@@ -192,7 +192,7 @@ def test_a_window_has_the_quarters_that_begin_in_it() -> None:
     assert _activity(records, TimeRange(at(0), at(15)))["p"] == 0.1
 
 
-@settings(deadline=None, derandomize=STEADY, max_examples=3 * EFFORT)
+@settings(deadline=None, derandomize=DETERMINISTIC, max_examples=3 * EFFORT)
 @given(st.integers(0, 2**32))
 def test_activity_is_that_of_the_readings_whoever_held_the_slot_and_however_it_was_built(seed: int) -> None:
     chance = random.Random(seed)

@@ -33,7 +33,7 @@ from pyrometer.model.records import Event, Metric, Run, StepWindow
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from tests.support.clusters import HOUR, PRICE_USD_MICRO, START_MS, at, cluster, minutes
-from tests.support.sweep_runs import trained
+from tests.support.sweep_runs import run_records
 
 LOSS, REWARD = MetricGoal("loss", "min", False), MetricGoal("reward", "max", False)
 finite = st.floats(-1e6, 1e6)
@@ -175,11 +175,11 @@ def test_runs_of_an_experiment_beside_what_they_cost(store):
     window = accounted(
         store,
         [
-            *trained("good", 0, 60, [3.0, 2.0, 1.0, 0.5]),
-            *trained("cheap", 1, 20, [3.0, 2.0]),
-            *trained("beaten", 2, 100, [3.0, 2.5, math.nan, 1.0, math.inf]),
-            *trained("silent", 3, 10, []),
-            *trained("other", 3, 10, [1.0], experiment="else", from_min=30),
+            *run_records("good", 0, 60, [3.0, 2.0, 1.0, 0.5]),
+            *run_records("cheap", 1, 20, [3.0, 2.0]),
+            *run_records("beaten", 2, 100, [3.0, 2.5, math.nan, 1.0, math.inf]),
+            *run_records("silent", 3, 10, []),
+            *run_records("other", 3, 10, [1.0], experiment="else", from_min=30),
         ],
     )
     answer = worth(store, "sweep", window, zone=UTC, target=2.0)
@@ -236,7 +236,7 @@ def test_a_value_within_a_minute_has_cost_what_was_held_by_then(store):
                 if getattr(r, name, None) is not None
             }
         )
-        for r in trained("a", 0, 3, [])
+        for r in run_records("a", 0, 3, [])
     ]
     moments = (10, 20, 30, 60, 90, 179.999)
     reported = [Metric(START_MS + round(1000 * s), "a", 1, 0, "loss", 9.0 - n, n, "min") for n, s in enumerate(moments)]
@@ -251,7 +251,7 @@ def test_what_was_paid_before_the_first_step_and_how_long_it_compiled(store):
     records = [
         r._replace(first_step_ms=at(10)) if isinstance(r, Run) else r
         for name, slot in (("a", 0), ("b", 1))
-        for r in trained(name, slot, 60, [2.0])
+        for r in run_records(name, slot, 60, [2.0])
         if not isinstance(r, StepWindow) or r.time_ms >= at(10)
     ]
     compiled = [
@@ -267,10 +267,10 @@ def test_what_was_paid_before_the_first_step_and_how_long_it_compiled(store):
 
 def test_experiments_most_expensive_first_and_they_add_up(store):
     records = [
-        *trained("a", 0, 60, [3.0, 2.0, 1.0], from_min=0),
-        *trained("b", 1, 50, [9.0 - n for n in range(6)], from_min=7, team="vision"),
-        *trained("c", 2, 33, [0.1, 0.9], experiment="rl", metric="reward", goal=None),
-        *trained("d", 3, 10, [], experiment="quiet"),
+        *run_records("a", 0, 60, [3.0, 2.0, 1.0], from_min=0),
+        *run_records("b", 1, 50, [9.0 - n for n in range(6)], from_min=7, team="vision"),
+        *run_records("c", 2, 33, [0.1, 0.9], experiment="rl", metric="reward", goal=None),
+        *run_records("d", 3, 10, [], experiment="quiet"),
     ]
     answer = experiments(store, accounted(store, records), zone=UTC)
     rows = {row["experiment"]: row for row in answer["rows"]}
@@ -290,7 +290,7 @@ def test_experiments_most_expensive_first_and_they_add_up(store):
 
 def test_runs_that_share_a_pod_share_its_time_in_every_answer(store):
     """A notebook that trains twice: as a whole and minute by minute, each run has the same."""
-    first = trained("first", 0, 60, [3.0, 2.0])
+    first = run_records("first", 0, 60, [3.0, 2.0])
     again = Run(
         at(60),
         "second",
@@ -319,7 +319,7 @@ def test_runs_that_share_a_pod_share_its_time_in_every_answer(store):
 
 def test_of_a_metric_that_several_ranks_report_the_first_one_s_counts(store):
     records = [
-        *trained("a", 0, 30, [3.0, 2.0]),
+        *run_records("a", 0, 30, [3.0, 2.0]),
         *(Metric(at(m), "a", 1, 1, "val/loss", 0.001, m, "min") for m in range(1, 30)),
     ]
     window = accounted(store, records)
@@ -331,7 +331,7 @@ def test_of_a_metric_that_several_ranks_report_the_first_one_s_counts(store):
 
 def test_another_metric_on_demand_and_one_without_a_direction(store):
     records = [
-        *trained("a", 0, 30, [3.0, 2.0]),
+        *run_records("a", 0, 30, [3.0, 2.0]),
         *(Metric(at(m), "a", 1, 0, "grad_norm", m / 10, m) for m in range(1, 30)),
     ]
     window = accounted(store, records)
@@ -348,7 +348,7 @@ def test_another_metric_on_demand_and_one_without_a_direction(store):
 
 def test_where_nothing_is_priced_gpu_time_decides(store):
     records = [r for r in cluster() if type(r).__name__ != "Price"]
-    store.append([*records, *trained("a", 0, 60, [2.0]), *trained("b", 1, 30, [1.0])])
+    store.append([*records, *run_records("a", 0, 60, [2.0]), *run_records("b", 1, 30, [1.0])])
     build(store, Settings(), now_ms=START_MS + 2 * HOUR)
     answer = worth(store, "sweep", TimeRange(START_MS, START_MS + 2 * HOUR), zone=UTC, target=2.0)
     rows = {row["run"]: row for row in answer["runs"]}
@@ -363,7 +363,7 @@ def test_a_long_curve_is_thinned_before_it_is_read_and_nothing_that_counts_is_lo
     values = 5_000
     losses = [5.0 - n / values + (0.3 if n % 7 else 0.0) for n in range(values)]
     losses[3_333] = 0.25
-    window = accounted(store, trained("a", 0, 100, losses))
+    window = accounted(store, run_records("a", 0, 100, losses))
     (row,) = worth(store, "sweep", window, zone=UTC, target=0.3)["runs"]
     assert (row["best"], row["best_step"], row["final"]) == (0.25, 6668, losses[-1])
     assert row["to_target_step"] == row["best_step"]

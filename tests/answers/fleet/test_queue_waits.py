@@ -9,7 +9,7 @@ from pyrometer.model.records import Event, Metric, Pod, Workload
 from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.render.why_html import render_html
 from pyrometer.render.why_text import render_text
-from tests.support.clusters import MINUTE, at, cluster, job, told
+from tests.support.clusters import MINUTE, at, cluster, explain, job
 
 
 def waiting(name: str, since_min: float, *, queue: str | None = "train", gpus: int = 8) -> list[Any]:
@@ -38,7 +38,7 @@ def queued(name: str, from_min: float, waited_min: float, **more: Any) -> list[A
 
 
 def test_jobs_that_started_waited_until_their_first_pod_was_scheduled(tmp_path: Path) -> None:
-    answer = told(tmp_path, [*cluster(), *queued("llama", 40, 30, queue="train")])
+    answer = explain(tmp_path, [*cluster(), *queued("llama", 40, 30, queue="train")])
     (row,) = answer["queues"]
     assert row == {
         "queue": "train",
@@ -57,12 +57,14 @@ def test_jobs_that_started_waited_until_their_first_pod_was_scheduled(tmp_path: 
 
 def test_kueue_says_how_long_it_held_a_job_back(tmp_path: Path) -> None:
     admitted = Event(at(39), "admitted", 90 * MINUTE, "test", workload_uid="llama")
-    answer = told(tmp_path, [*cluster(), *queued("llama", 40, 1, queue="train"), admitted])
+    answer = explain(tmp_path, [*cluster(), *queued("llama", 40, 1, queue="train"), admitted])
     assert answer["queues"][0]["waited_median_ms"] == 90 * MINUTE
 
 
 def test_what_waits_at_the_end_is_said_with_what_it_asks_for(tmp_path: Path) -> None:
-    answer = told(tmp_path, [*cluster(), *waiting("a", 20), *waiting("b", 90, gpus=4), *waiting("c", 100, queue=None)])
+    answer = explain(
+        tmp_path, [*cluster(), *waiting("a", 20), *waiting("b", 90, gpus=4), *waiting("c", 100, queue=None)]
+    )
     assert [(q["queue"], q["waiting"], q["waiting_gpus"], q["waiting_longest_ms"]) for q in answer["queues"]] == [
         ("train", 2, 12.0, 100 * MINUTE),
         ("ml", 1, 8.0, 20 * MINUTE),
@@ -72,13 +74,13 @@ def test_what_waits_at_the_end_is_said_with_what_it_asks_for(tmp_path: Path) -> 
 
 
 def test_where_nobody_waits_nothing_is_said(tmp_path: Path) -> None:
-    answer = told(tmp_path, [*cluster(), *queued("llama", 40, 1)])
+    answer = explain(tmp_path, [*cluster(), *queued("llama", 40, 1)])
     assert "Queue" not in render_text(answer)
     assert "<h2>Queues" not in render_html(answer)
 
 
 def test_how_far_a_job_is_where_its_controller_says_so(tmp_path: Path) -> None:
     said = [Metric(at(minute), "llama", 1, 0, "progress", percent) for minute, percent in ((30, 20.0), (60, 45.0))]
-    answer = told(tmp_path, [*cluster(), *job(pods=1), *said])
+    answer = explain(tmp_path, [*cluster(), *job(pods=1), *said])
     assert answer["workloads"][0]["progress"] == 0.45
     assert "45% done" in render_html(answer)

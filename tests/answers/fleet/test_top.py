@@ -17,9 +17,9 @@ from pyrometer.store import Store
 from tests.support.clusters import (
     HOUR,
     MINUTE,
+    NORMAL_STEP_MS,
     PRICE_USD_MICRO,
     START_MS,
-    WELL,
     all_ranks,
     at,
     cluster,
@@ -74,7 +74,7 @@ def test_a_job_that_trains(tmp_path: Path) -> None:
 
 def test_the_state_is_that_of_the_last_five_minutes(tmp_path: Path) -> None:
     starving = all_ranks(
-        NOW_MIN - 5, NOW_MIN, **(WELL | {"data_ms": 50_000, "forward_ms": 1_000, "backward_ms": 1_000})
+        NOW_MIN - 5, NOW_MIN, **(NORMAL_STEP_MS | {"data_ms": 50_000, "forward_ms": 1_000, "backward_ms": 1_000})
     )
     answer = asked(tmp_path, [*trained(NOW_MIN - 5), *starving])
     (row,) = answer["rows"]

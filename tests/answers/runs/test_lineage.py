@@ -12,7 +12,7 @@ from pyrometer.account.query.time_range import TimeRange
 from pyrometer.answers.runs.effective_steps import RunHistory, SavedCheckpoint
 from pyrometer.answers.runs.lineage import NotRecordedError, lineage_of_checkpoint, lineage_of_sample, lineage_of_step
 from pyrometer.model.records import Batch, named_samples
-from tests.support.traced_run import RUN, Trained
+from tests.support.traced_run import RUN, TrainingRecords
 
 EVER = TimeRange(0, 2**62)
 
@@ -63,7 +63,7 @@ def test_a_line_of_attempts_has_every_step_once(begins, before):
 
 @pytest.mark.parametrize("told", [{}, {"ranks": 2, "accumulation": 1, "seed": 5}, {"ranks": 3, "batch": 7, "seed": 9}])
 def test_from_a_step_to_its_samples_and_back(tmp_path, told):
-    trained = Trained(**{"attempts": ((0, 23), (20, 41)), **told})
+    trained = TrainingRecords(**{"attempts": ((0, 23), (20, 41)), **told})
     with trained.store(tmp_path / "data") as store:
         for (attempt, step), ranks in list(trained.consumed.items())[::13]:
             answer = lineage_of_step(store, RUN, step, EVER, zone=UTC, attempt=attempt)
@@ -132,7 +132,7 @@ def test_a_checkpoint_that_was_not_saved_has_near_ones(store):
 
 
 def test_what_is_not_known_is_told(tmp_path):
-    trained = Trained(attempts=((0, 12),))
+    trained = TrainingRecords(attempts=((0, 12),))
     trained.records = [
         one._replace(rows=None) if isinstance(one, Batch) and one.micro_batch == 3 else one
         for one in trained.records
@@ -164,7 +164,7 @@ def test_samples_come_back_as_they_went_in(samples):
 
 @pytest.mark.parametrize("samples", [[7, 8, 9], ["shard-3/000017", "7"], [7, "007"], [2**70]])
 def test_a_sample_is_found_however_it_is_kept_and_sealed(tmp_path, samples):
-    trained = Trained(attempts=((0, 1),))
+    trained = TrainingRecords(attempts=((0, 1),))
     first = next(one for one in trained.records if isinstance(one, Batch))
     named = first._replace(send_index=999, loader=3, step=77, rows=None)._replace(**named_samples(samples))
     trained.records = [one for one in trained.records if not isinstance(one, Batch)] + [named]

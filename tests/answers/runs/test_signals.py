@@ -20,7 +20,7 @@ from pyrometer.answers.runs.signals import MAX_CELLS, signals
 from pyrometer.model.records import Run, Slot
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
-from tests.support.clusters import HOUR, START_MS, WELL, at, cluster, event, job, run, samples, steps
+from tests.support.clusters import HOUR, NORMAL_STEP_MS, START_MS, at, cluster, event, job, run, samples, steps
 
 NIGHT = TimeRange(START_MS, START_MS + 2 * HOUR)
 FIRST = {"samples": 6_000, "tokens": 600_000, "memory_peak_mib": 40_000}
@@ -29,9 +29,9 @@ RECORDS: list[Any] = [
     *job(),
     *run(ended_ms=at(30), outcome="failed"),
     *run(attempt=2, started_min=60, resumed_step=2_000),
-    *(window for rank in range(4) for window in steps(rank, 0, 30, **WELL, **FIRST)),
-    *(window for rank in range(3) for window in steps(rank, 60, 90, attempt=2, first_step=2_000, **WELL)),
-    *steps(3, 60, 90, attempt=2, first_step=2_000, **(WELL | {"comm_ms": 15_000})),
+    *(window for rank in range(4) for window in steps(rank, 0, 30, **NORMAL_STEP_MS, **FIRST)),
+    *(window for rank in range(3) for window in steps(rank, 60, 90, attempt=2, first_step=2_000, **NORMAL_STEP_MS)),
+    *steps(3, 60, 90, attempt=2, first_step=2_000, **(NORMAL_STEP_MS | {"comm_ms": 15_000})),
     *samples("n0", 0, 0, 120, gpu_util_permille=900, power_w=400),
     *samples("n0", 1, 0, 120, gpu_util_permille=700),
     Slot(START_MS, "n0", 0, "GPU-1"),

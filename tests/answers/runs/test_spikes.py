@@ -14,7 +14,7 @@ from pyrometer.account.query.time_range import TimeRange
 from pyrometer.answers.runs.lineage import NotRecordedError
 from pyrometer.answers.runs.spikes import MAX_STEPS, MIN_BEFORE, LossPoint, lineage_of_spikes, spikes
 from pyrometer.model.records import Batch, Metric
-from tests.support.traced_run import RUN, START_MS, Trained
+from tests.support.traced_run import RUN, START_MS, TrainingRecords
 
 EVER = TimeRange(0, 2**62)
 
@@ -96,7 +96,7 @@ def test_little_and_constant_values_do_no_harm(values):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_planted_bad_sample_is_found_from_the_loss_alone(tmp_path, seed):
-    with Trained(bad_sample=411 + seed, seed=seed).store(tmp_path / "data") as store:
+    with TrainingRecords(bad_sample=411 + seed, seed=seed).store(tmp_path / "data") as store:
         answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
     suspects = answer["suspects"]
     assert suspects["rows"][0]["sample"] == str(411 + seed)
@@ -108,13 +108,13 @@ def test_a_planted_bad_sample_is_found_from_the_loss_alone(tmp_path, seed):
 
 
 def test_a_run_without_a_bad_sample_has_no_suspects(tmp_path):
-    with Trained(bad_sample=None).store(tmp_path / "data") as store:
+    with TrainingRecords(bad_sample=None).store(tmp_path / "data") as store:
         answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
     assert (answer["spikes"], answer["suspects"]["rows"]) == ([], [])
 
 
 def test_a_single_spike_lists_what_is_behind_it(tmp_path):
-    trained = Trained(attempts=((0, 30),), dataset=4_096, bad_sample=None)
+    trained = TrainingRecords(attempts=((0, 30),), dataset=4_096, bad_sample=None)
     place = next(n for n, one in enumerate(trained.records) if isinstance(one, Metric) and one.step == 20)
     trained.records[place] = trained.records[place]._replace(value=50.0)
     with trained.store(tmp_path / "data") as store:
@@ -125,7 +125,7 @@ def test_a_single_spike_lists_what_is_behind_it(tmp_path):
 
 
 def test_the_rank_with_the_worst_value_is_named(tmp_path):
-    trained = Trained(attempts=((0, 30),), bad_sample=None)
+    trained = TrainingRecords(attempts=((0, 30),), bad_sample=None)
     trained.records = [one for one in trained.records if not isinstance(one, Metric)]
     trained.records += [
         Metric(
@@ -150,7 +150,7 @@ def test_the_rank_with_the_worst_value_is_named(tmp_path):
 
 
 def test_a_spike_whose_data_was_not_recorded_says_so(tmp_path):
-    trained = Trained(attempts=((0, 30),), bad_sample=3)
+    trained = TrainingRecords(attempts=((0, 30),), bad_sample=3)
     trained.records = [one for one in trained.records if not (isinstance(one, Batch) and one.step > 10)]
     place = next(n for n, one in enumerate(trained.records) if isinstance(one, Metric) and one.step == 28)
     trained.records[place] = trained.records[place]._replace(value=math.nan)
@@ -163,7 +163,7 @@ def test_a_spike_whose_data_was_not_recorded_says_so(tmp_path):
 @pytest.mark.parametrize("others", [60, 20, 1])
 def test_of_several_losses_one_that_leads_to_samples_is_looked_at(tmp_path, others):
     """Whatever it is called; unless it has too few values to show a jump."""
-    trained = Trained(attempts=((0, 60),), bad_sample=None)
+    trained = TrainingRecords(attempts=((0, 60),), bad_sample=None)
     trained.records = [one for one in trained.records if not isinstance(one, Metric)]
     for step in range(60):
         trained.records.append(Metric(START_MS + step, RUN, 1, 0, "loss", 1.0, step + 1, None, "wandb"))
@@ -176,14 +176,17 @@ def test_of_several_losses_one_that_leads_to_samples_is_looked_at(tmp_path, othe
 
 @pytest.mark.parametrize(("metric", "says"), [("accuracy", "It has: loss"), ("", "It has: loss")])
 def test_a_metric_that_is_not_there_is_told(tmp_path, metric, says):
-    with Trained(attempts=((0, 9),)).store(tmp_path / "data") as store, pytest.raises(NotRecordedError, match=says):
+    with (
+        TrainingRecords(attempts=((0, 9),)).store(tmp_path / "data") as store,
+        pytest.raises(NotRecordedError, match=says),
+    ):
         lineage_of_spikes(store, RUN, EVER, zone=UTC, metric=metric)
 
 
 # -- which steps a value covers ---------------------------------------------------------------------------------------
 
 
-def logged(trained: Trained, every: int, **more) -> Trained:
+def logged(trained: TrainingRecords, every: int, **more) -> TrainingRecords:
     """The same training, whose framework logs the mean loss of `every` steps, numbered from 1."""
     losses = [one for one in trained.records if isinstance(one, Metric)]
     trained.records = [one for one in trained.records if not isinstance(one, Metric)]
@@ -200,7 +203,7 @@ def logged(trained: Trained, every: int, **more) -> Trained:
 def test_of_means_the_steps_of_the_bad_sample_are_among_those_named_and_no_other_is_certain(
     tmp_path_factory, every, seed, bad
 ):
-    trained = Trained(attempts=((0, 300),), ranks=2, accumulation=2, bad_sample=bad, seed=seed)
+    trained = TrainingRecords(attempts=((0, 300),), ranks=2, accumulation=2, bad_sample=bad, seed=seed)
     truth = {step for (_, step) in trained.consumed if bad in trained.samples(1, step)}
     with logged(trained, every).store(tmp_path_factory.mktemp("of") / "data") as store:
         answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
@@ -228,7 +231,7 @@ def test_of_means_the_steps_of_the_bad_sample_are_among_those_named_and_no_other
 )
 def test_where_the_steps_are_not_known_no_sample_is_named_and_one_sentence_says_why(tmp_path, more, says):
     """Values of earlier versions have neither source nor steps."""
-    trained = logged(Trained(attempts=((0, 300),), bad_sample=137), 1, **more)
+    trained = logged(TrainingRecords(attempts=((0, 300),), bad_sample=137), 1, **more)
     with trained.store(tmp_path / "data") as store:
         answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
     spikes = [spike for spike in answer["spikes"] if spike["reason"] is not None]
@@ -241,7 +244,7 @@ def test_where_the_steps_are_not_known_no_sample_is_named_and_one_sentence_says_
 
 
 def test_an_event_in_the_loss_of_backward_and_in_a_mean_is_one_spike_of_the_exact_step(tmp_path):
-    trained = Trained(attempts=((0, 300),), bad_sample=137)
+    trained = TrainingRecords(attempts=((0, 300),), bad_sample=137)
     own = [one._replace(source="backward") for one in trained.records if isinstance(one, Metric)]
     truth = {step for (_, step) in trained.consumed if 137 in trained.samples(1, step)}
     logged(trained, 10).records += [one for one in own if one.step < 150]
@@ -257,7 +260,7 @@ def test_an_event_in_the_loss_of_backward_and_in_a_mean_is_one_spike_of_the_exac
 
 
 def test_values_of_unknown_steps_are_not_needed_beside_those_of_known_ones(tmp_path):
-    trained = Trained(attempts=((0, 300),), bad_sample=137)
+    trained = TrainingRecords(attempts=((0, 300),), bad_sample=137)
     own = [one._replace(source="backward", rank=1) for one in trained.records if isinstance(one, Metric)]
     logged(trained, 1, source="wandb", first_step=None, last_step=None).records += own
     with trained.store(tmp_path / "data") as store:
@@ -267,7 +270,7 @@ def test_values_of_unknown_steps_are_not_needed_beside_those_of_known_ones(tmp_p
 
 
 def test_the_first_losses_of_backward_are_not_the_loss_of_a_run_that_logs_one_by_another_name(tmp_path):
-    trained = Trained(attempts=((0, 300),), bad_sample=137)
+    trained = TrainingRecords(attempts=((0, 300),), bad_sample=137)
     own = [one._replace(source="backward") for one in trained.records if isinstance(one, Metric) and one.step < 9]
     logged(trained, 1, name="train_loss").records += own
     with trained.store(tmp_path / "data") as store:
@@ -275,7 +278,7 @@ def test_the_first_losses_of_backward_are_not_the_loss_of_a_run_that_logs_one_by
 
 
 def test_two_rows_that_are_always_together_are_both_named_and_neither_is_certain(tmp_path):
-    trained = Trained(attempts=((0, 300),), bad_sample=137)
+    trained = TrainingRecords(attempts=((0, 300),), bad_sample=137)
     for place, one in enumerate(trained.records):
         if isinstance(one, Batch) and 137 in one.rows:
             trained.records[place] = one._replace(rows=(*one.rows, 9_999))

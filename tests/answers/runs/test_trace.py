@@ -19,7 +19,7 @@ from pyrometer.export.perfetto import perfetto_trace
 from pyrometer.export.trace_otlp import otlp_trace
 from pyrometer.model.records import Batch, Event
 from tests.support import traced_run
-from tests.support.traced_run import RUN, START_MS, Trained
+from tests.support.traced_run import RUN, START_MS, TrainingRecords
 
 EVER = TimeRange(0, 2**62)
 
@@ -201,7 +201,7 @@ def test_a_step_that_was_not_traced_has_near_ones(store, step, attempt, near, do
 
 
 def test_a_step_on_one_rank_waits_for_nobody(tmp_path):
-    with Trained(ranks=1, attempts=((0, 20),)).store(tmp_path / "data") as store:
+    with TrainingRecords(ranks=1, attempts=((0, 20),)).store(tmp_path / "data") as store:
         answer = trace_step(store, RUN, 10, EVER, zone=UTC)
     assert answer["waited_for"] is None
     assert answer["ranks"][0]["waited_ms"] is None
@@ -282,7 +282,7 @@ def test_pieces_of_a_life_lie_in_their_attempt_and_attempts_in_the_run(store):
 
 
 def test_a_hang_lasts_until_it_ends_or_the_attempt_does(tmp_path):
-    with Trained(attempts=((0, 40),)).store(tmp_path / "data") as store:
+    with TrainingRecords(attempts=((0, 40),)).store(tmp_path / "data") as store:
         at = {"run": RUN, "attempt": 1}
         store.append(
             [
@@ -346,7 +346,7 @@ def _in_base64(value):
 
 
 def test_a_batch_whose_samples_are_not_known_is_there(tmp_path):
-    trained = Trained(attempts=((0, 11),))
+    trained = TrainingRecords(attempts=((0, 11),))
     trained.records = [
         one._replace(rows=None) if isinstance(one, Batch) and (one.rank, one.micro_batch) == (1, 2) else one
         for one in trained.records

@@ -19,7 +19,7 @@ from pyrometer.questions.tokens import Tokens
 from pyrometer.serve.core import Core
 from pyrometer.serve.main import build_services
 from pyrometer.store import Store
-from tests.support.hand_ledgers import held, machine, ms_of
+from tests.support.hand_ledgers import job_records, ms_of, node_records
 from tests.support.server_process import serving
 
 END = ms_of(date(2026, 10, 31)) + 20 * MS_PER_HOUR
@@ -33,10 +33,10 @@ def data(tmp_path: Path) -> Path:
         store.append(
             [
                 Price(END, 2_000_000, 0),
-                *machine(END, END + 2 * MS_PER_HOUR),
-                *machine(AGAIN, AGAIN + MS_PER_HOUR),
-                *held("nlp", "one", END, END + MS_PER_HOUR),
-                *held("vision", "two", AGAIN, AGAIN + MS_PER_HOUR),
+                *node_records(END, END + 2 * MS_PER_HOUR),
+                *node_records(AGAIN, AGAIN + MS_PER_HOUR),
+                *job_records("nlp", "one", END, END + MS_PER_HOUR),
+                *job_records("vision", "two", AGAIN, AGAIN + MS_PER_HOUR),
             ]
         )
     return tmp_path / "data"
@@ -60,7 +60,7 @@ def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.Captur
     october, _ = asked("cost", "--month", "2026-10")
     assert october["books"]["basis"] == "closed"
     with Store(data) as store:  # it turns out that somebody else held the other GPU
-        store.append(held("search", "late", END, END + MS_PER_HOUR)[:2])
+        store.append(job_records("search", "late", END, END + MS_PER_HOUR)[:2])
         store.append([Allocation(END + 2 * MS_PER_HOUR, "late", "n0", 1, END, END + MS_PER_HOUR, SHARE_WHOLE)])
     assert asked("cost", "--month", "2026-10")[0] == october
     november, _ = asked("cost", "--month", "2026-11")

@@ -307,7 +307,7 @@ def test_a_server_gets_everything_and_the_last_line_says_where_to_look(variables
     assert said.returncode == 0
     assert said.stderr == f"pyrometer: `pyrometer show r1 --server {collector.url}` shows what happened.\n"
     assert [plain(record.attributes)["pyrometer.kind"] for _, record in logs(collector.taken)] == ["checkpoint_saved"]
-    assert {headers["Authorization"] for _, headers in collector.asked} == {"Bearer t-1"}
+    assert {headers["Authorization"] for _, headers in collector.requests} == {"Bearer t-1"}
 
 
 @pytest.mark.heavy

@@ -20,7 +20,7 @@ def t0() -> int:
 def folder(tmp_path, t0):
     """Not a data folder yet: only files in its inbox."""
     for number, part in enumerate(cpu_run.story(t0)):
-        otlp_json.put(tmp_path / "data", [part], f"{number:020d}-1")
+        otlp_json.put_in_inbox(tmp_path / "data", [part], f"{number:020d}-1")
     return tmp_path / "data"
 
 
@@ -96,11 +96,11 @@ def test_show_has_everything_that_was_said(pyrometer, folder):
 def test_it_is_read_while_it_is_written(pyrometer, tmp_path, t0):
     """Asked after every part, and with parts that come again, the last answer is that of all at once."""
     for part in cpu_run.story(t0):
-        otlp_json.put(tmp_path / "once", [part], f"{cpu_run.story(t0).index(part):020d}-1")
+        otlp_json.put_in_inbox(tmp_path / "once", [part], f"{cpu_run.story(t0).index(part):020d}-1")
     whole = pyrometer("why", "--data", tmp_path / "once", "--all", "-o", "json").json
     for number, (identity, messages) in enumerate(cpu_run.story(t0)):
         for begin in range(0, len(messages), 25):
-            otlp_json.put(
+            otlp_json.put_in_inbox(
                 tmp_path / "often", [(identity, messages[max(0, begin - 5) : begin + 25])], f"{number:03d}{begin:05d}"
             )
         assert pyrometer("runs", "--data", tmp_path / "often", "-o", "json").json["rows"]
@@ -110,10 +110,12 @@ def test_it_is_read_while_it_is_written(pyrometer, tmp_path, t0):
 def test_a_run_that_never_said_it_ended_is_over_when_the_next_begins(pyrometer, tmp_path, t0):
     identity, messages = cpu_run.story(t0)[0]
     unended = [message for message in messages if "ended_ms" not in message[1] and message[1].get("kind") != "stuck"]
-    otlp_json.put(tmp_path, [(identity | {"ranks": 1, "run": "one"}, unended)], "1")
+    otlp_json.put_in_inbox(tmp_path, [(identity | {"ranks": 1, "run": "one"}, unended)], "1")
     assert pyrometer("runs", "--data", tmp_path, "-o", "json").json["rows"][0]["outcome"] == "running"
     later = cpu_run.identity("c" * 32, 0, t0 + 3_600_000, run="two", ranks=1)
-    otlp_json.put(tmp_path, [(later, [("run", {"time_ms": t0 + 3_601_000}), otlp_json.window(t0 + 3_610_000, 0)])], "2")
+    otlp_json.put_in_inbox(
+        tmp_path, [(later, [("run", {"time_ms": t0 + 3_601_000}), otlp_json.window(t0 + 3_610_000, 0)])], "2"
+    )
     rows = {row["run"]: row for row in pyrometer("runs", "--data", tmp_path, "-o", "json").json["rows"]}
     assert (rows["one"]["outcome"], rows["two"]["outcome"]) == ("killed", "running")
     assert rows["one"]["gpu_ms"] == cpu_run.HANGS
@@ -142,7 +144,7 @@ def test_a_gpu_of_this_machine_is_held_by_its_rank_and_seen_by_its_telemetry(pyr
         ("gpu", {"time_ms": t0 + at, **gpu, "DCGM_FI_DEV_GPU_UTIL": 90, "DCGM_FI_DEV_POWER_USAGE": 500})
         for at in range(0, cpu_run.KILLED, 10_000)
     ]
-    otlp_json.put(tmp_path, [*parts, ({"host": cpu_run.HOST}, samples)], "1")
+    otlp_json.put_in_inbox(tmp_path, [*parts, ({"host": cpu_run.HOST}, samples)], "1")
     answer = pyrometer("why", "--data", tmp_path, "--all", "-o", "json").json
     assert answer["total"]["gpu_ms"] == cpu_run.KILLED
     assert answer["total"]["usd"] is not None  # by the public list

@@ -14,7 +14,7 @@ import termios
 
 import pytest
 
-from tests.support.traced_run import RUN, Trained
+from tests.support.traced_run import RUN, TrainingRecords
 
 TRACE = {"run", "step", "trace_id", "spans", "critical_path"}
 SPAN = {"rank", "name", "start_ms", "duration_ms", "batch"}
@@ -24,8 +24,8 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.fixture(scope="session")
-def trained() -> Trained:
-    return Trained()
+def trained() -> TrainingRecords:
+    return TrainingRecords()
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,7 @@ def folder(trained, tmp_path_factory):
 def wide(tmp_path_factory):
     """A step on forty ranks."""
     where = tmp_path_factory.mktemp("wide") / "data"
-    with Trained(ranks=40, attempts=((0, 11),), dataset=40_960, slow_rank=17).store(where):
+    with TrainingRecords(ranks=40, attempts=((0, 11),), dataset=40_960, slow_rank=17).store(where):
         return where
 
 

@@ -7,14 +7,14 @@ import pytest
 from pyrometer.render.tables import sparkline
 from pyrometer.store import Store
 from tests.support.clusters import cluster, job
-from tests.support.sweep_runs import trained
-from tests.support.traced_run import Trained
+from tests.support.sweep_runs import run_records
+from tests.support.traced_run import TrainingRecords
 
 
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("worth") / "data"
-    Trained(slow_rank=None, bad_sample=None).store(folder).close()
+    TrainingRecords(slow_rank=None, bad_sample=None).store(folder).close()
     return folder
 
 
@@ -37,7 +37,11 @@ def test_runs_of_one_with_a_target(told, finetuned):
 def test_the_table_says_which_runs_were_beaten(pyrometer, tmp_path):
     with Store(tmp_path / "data", create=True) as store:
         store.append(
-            [*cluster(), *trained("good", 0, 60, [3.0, 1.0]), *trained("bad", 1, 100, [3.0, 2.0], metric="val/loss")]
+            [
+                *cluster(),
+                *run_records("good", 0, 60, [3.0, 1.0]),
+                *run_records("bad", 1, 100, [3.0, 2.0], metric="val/loss"),
+            ]
         )
     lines = pyrometer("worth", "sweep", "--data", tmp_path / "data").lines
     assert [line.split()[0] for line in lines[1:3]] == ["bad", "★"]
@@ -91,7 +95,7 @@ def test_a_chart_needs_an_experiment_a_metric_and_a_price(pyrometer, finetuned, 
     assert "--by needs -o chart" in pyrometer("worth", "sft", "--by", "step", "--data", finetuned).failed(2)
     with Store(tmp_path / "data", create=True) as store:
         priceless = [record for record in cluster() if type(record).__name__ != "Price"]
-        store.append([*priceless, *trained("quiet", 0, 9, []), *trained("a", 1, 9, [1.0], experiment="told")])
+        store.append([*priceless, *run_records("quiet", 0, 9, []), *run_records("a", 1, 9, [1.0], experiment="told")])
     said = pyrometer("worth", "sweep", "-o", "chart", "--data", tmp_path / "data").failed(1)
     assert said == "No run of 'sweep' has reported a metric, so there is no curve to draw."
     assert "set one per GPU-hour with --price" in pyrometer(

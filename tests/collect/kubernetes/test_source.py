@@ -13,10 +13,10 @@ from pyrometer.collect.kubernetes.source import KubernetesSource
 from pyrometer.identify.kubernetes.cluster import Cluster
 from pyrometer.model.records import Pod
 from pyrometer.model.settings import Settings
-from tests.support.recorded_api import Recorded, pod
+from tests.support.recorded_api import RecordedApi, pod
 
 
-class Busy(Recorded):
+class Busy(RecordedApi):
     """An API server whose pods come one at a time, after the lists."""
 
     def __init__(self, count: int) -> None:

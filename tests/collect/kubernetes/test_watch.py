@@ -14,7 +14,7 @@ from pyrometer.collect.kubernetes.source import KubernetesSource
 from pyrometer.identify.kubernetes.cluster import Cluster
 from pyrometer.model.records import PipelineRun, PipelineStep, Pod, Sweep, Trial, Workload
 from pyrometer.model.settings import Settings
-from tests.support.recorded_api import CREATED, Recorded, pod
+from tests.support.recorded_api import CREATED, RecordedApi, pod
 
 MADE = json.loads((Path(__file__).parents[2] / "identify" / "kubeflow" / "made.json").read_text())
 
@@ -78,7 +78,7 @@ def only(records: list[Any], kind: type) -> list[Any]:
 
 
 def test_watch_reads_whole_pipelines_and_sweeps_in_small_pages() -> None:
-    api = Recorded(OBJECTS)
+    api = RecordedApi(OBJECTS)
     records = asyncio.run(_collected(api, {Pod, PipelineRun, Sweep}))
     pods = {one.name: one for one in only(records, Pod)}
     assert (pods["step"].pipeline_run, pods["step"].pipeline_step) == ("run-1", "train")
@@ -96,7 +96,7 @@ def test_watch_reads_whole_pipelines_and_sweeps_in_small_pages() -> None:
 
 
 def test_source_of_cluster_without_kubeflow_has_no_shortcomings() -> None:
-    records = asyncio.run(_collected(Recorded({"/api/v1/pods": [pod("alone")]}, groups={}), {Pod}))
+    records = asyncio.run(_collected(RecordedApi({"/api/v1/pods": [pod("alone")]}, groups={}), {Pod}))
     assert [one.name for one in only(records, Pod)] == ["alone"]
 
 
@@ -134,19 +134,19 @@ def test_unusable_object_does_not_affect_others() -> None:
         "/apis/argoproj.io/v1alpha1/workflows": [flow, WORKFLOW],
         "/api/v1/pods": [pod("poison"), broken, *OBJECTS["/api/v1/pods"]],
     }
-    found, shortcomings = asyncio.run(_beside(Recorded(listed), {"step", "alone"}))
+    found, shortcomings = asyncio.run(_beside(RecordedApi(listed), {"step", "alone"}))
     assert found >= {"step", "alone"}
     assert "poison" not in found
     assert any("were skipped" in text for text in shortcomings)
 
 
 def test_deeply_nested_object_does_not_block_start() -> None:
-    api = Recorded({"/api/v1/pods": OBJECTS["/api/v1/pods"]})
+    api = RecordedApi({"/api/v1/pods": OBJECTS["/api/v1/pods"]})
 
     async def get(path: str, params: Any = None, accept: str = "application/json") -> bytes:
         if path.endswith("/workflows"):
             return b'{"metadata":{"resourceVersion":"7"},"items":[%s]}' % (b'{"a":' * 5_000 + b"1" + b"}" * 5_000)
-        return await Recorded.get(api, path, params, accept)
+        return await RecordedApi.get(api, path, params, accept)
 
     api.get = get  # type: ignore[method-assign]
     found, _ = asyncio.run(_beside(api, {"step", "alone"}))

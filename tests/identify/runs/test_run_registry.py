@@ -134,7 +134,9 @@ def test_nor_does_a_new_process_for_every_batch(seed: int) -> None:
     for bodies in (shuffled(seed, ended=True, t0=NOW), [shortened(NOW, ended=True)]):
         with tempfile.TemporaryDirectory() as folder, Store(folder, create=True) as store:
             for number, batch in enumerate(bodies):
-                otlp_json.put(Path(folder), [(identity, [message]) for identity, message in batch], f"{number:03d}")
+                otlp_json.put_in_inbox(
+                    Path(folder), [(identity, [message]) for identity, message in batch], f"{number:03d}"
+                )
                 assert not store_inbox(store)
             contents.append(in_store(store))
     assert contents[0] == contents[1]

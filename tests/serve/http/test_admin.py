@@ -24,7 +24,7 @@ from pyrometer.store.backups.restore import restore
 from tests.support.exporter_texts import Gpu
 from tests.support.remote_write_bodies import body_of, series_of
 from tests.support.server_process import serving
-from tests.support.two_teams import both
+from tests.support.two_teams import all_records
 
 HEADERS = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}
 
@@ -50,7 +50,7 @@ def post_backups(store: Store, *bodies: bytes, role: str = "admin", at_once: boo
 @pytest.fixture
 def store(tmp_path: Path):
     with Store(tmp_path / "data", create=True) as store:
-        store.append(both())
+        store.append(all_records())
         store.seal()
         yield store
 
@@ -92,7 +92,7 @@ def test_restored_folder_requires_tokens_like_its_original(
     """Backups have no tokens. Those of older versions do not record whether there were any."""
     folder, backups, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
     with Store(folder, create=True) as store:
-        store.append(both())
+        store.append(all_records())
     if had_tokens:
         tokens = Tokens(folder)
         tokens.create("admin", "admin", 0)

@@ -81,7 +81,7 @@ def read_all(connection: socket.socket) -> bytes:
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     folder = tmp_path_factory.mktemp("attacked")
     with Store(folder, create=True) as store:
-        store.append(two_teams.both())
+        store.append(two_teams.all_records())
     tokens = Tokens(folder)
     viewer = {"Authorization": f"Bearer {tokens.create('viewer', 'viewer', 0)}"}
     team_viewer = {"Authorization": f"Bearer {tokens.create('team', 'team_viewer', 0, two_teams.TEAM)}"}
@@ -460,7 +460,7 @@ def many_files() -> Iterator[None]:
 def test_honest_clients_are_served_during_a_connection_flood(tmp_path: Path, kinds: list[str]) -> None:
     folder = tmp_path / "data"
     with Store(folder, create=True) as store:
-        store.append(two_teams.both())
+        store.append(two_teams.all_records())
     tokens = Tokens(folder)
     sender, admin = tokens.create("sender", "ingest", 0), tokens.create("admin", "admin", 0)
     with serving(folder, host="0.0.0.0") as client:

@@ -84,7 +84,7 @@ def forget_tokens(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with Store(tmp_path_factory.mktemp("teams"), create=True) as store:
-        store.append(two_teams.both())
+        store.append(two_teams.all_records())
         yield store
 
 

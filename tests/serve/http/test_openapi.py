@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
 from pyrometer.questions.parameters import COMMON_PARAMETERS, OWN_PARAMETERS  # noqa: E402
 from pyrometer.serve.http.openapi import document  # noqa: E402
 from tests.support.server_process import serving  # noqa: E402
-from tests.support.traced_run import RUN, Trained  # noqa: E402
+from tests.support.traced_run import RUN, TrainingRecords  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -30,7 +30,7 @@ EXAMPLES = settings(max_examples=15, deadline=None, suppress_health_check=list(H
 @pytest.fixture(scope="module")
 def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     folder = tmp_path_factory.mktemp("night")
-    Trained().store(folder).close()
+    TrainingRecords().store(folder).close()
     with serving(folder) as client:
         yield schemathesis.openapi.from_url(f"{client.base_url}/api/v1/openapi.json")
 

@@ -23,7 +23,7 @@ from pyrometer.serve.ingest import otlp_receiver, step_store
 from pyrometer.serve.main import Services
 from pyrometer.store import Store
 from tests.support import cpu_run, otlp_json
-from tests.support.server_in_process import talking
+from tests.support.server_in_process import server_and_client
 
 JSON = {"Content-Type": "application/json"}
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
@@ -38,7 +38,7 @@ def in_store(
     """The records in the store after requests to a server."""
 
     async def run() -> None:
-        async with talking(store, crash=crash, uid_of=nodes.get) as (server, client):
+        async with server_and_client(store, crash=crash, uid_of=nodes.get) as (server, client):
             await talk(server, client)
 
     with Store(folder, create=True) as store:
@@ -228,7 +228,7 @@ def test_server_stores_bodies_that_a_run_left_in_its_folder(tmp_path: Path) -> N
         ).items():
             assert (await send(client, signal, body, JSON)).status_code == 200
         for number, part in enumerate(cpu_run.story(T0)):
-            otlp_json.put(tmp_path, [part], f"{number:020d}-1")
+            otlp_json.put_in_inbox(tmp_path, [part], f"{number:020d}-1")
             await server.otlp.store()
         assert not list((tmp_path / "inbox" / "otlp").iterdir())
         answer = (await client.get("/api/v1/why", params={"all": "1"})).json()
@@ -370,7 +370,7 @@ class TestTooMuch:
 
     def test_unstorable_bodies_stay_on_disk(self, tmp_path: Path) -> None:
         async def talk() -> None:
-            async with talking(store) as (server, client):
+            async with server_and_client(store) as (server, client):
                 body = otlp_json.bodies(cpu_run.story(T0))["logs"]
                 assert (await send(client, "logs", body, JSON)).status_code == 200
                 store.close()

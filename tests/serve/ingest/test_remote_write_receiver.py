@@ -22,7 +22,7 @@ from pyrometer.serve.main import Services
 from pyrometer.store import Store
 from tests.support.exporter_texts import Gpu
 from tests.support.remote_write_bodies import USEFUL, body_of, series_of
-from tests.support.server_in_process import talking
+from tests.support.server_in_process import server_and_client
 
 HEADERS = {
     "Content-Encoding": "snappy",
@@ -42,7 +42,7 @@ def in_store(
     """The records in the store after requests to a server."""
 
     async def run() -> None:
-        async with talking(store, crash=crash, uid_of=nodes.get) as (server, client):
+        async with server_and_client(store, crash=crash, uid_of=nodes.get) as (server, client):
             await talk(server, client)
 
     with Store(folder, create=True) as store:
@@ -267,7 +267,7 @@ class TestTooMuch:
 
     def test_unstorable_bodies_stay_on_disk(self, tmp_path: Path) -> None:
         async def talk() -> None:
-            async with talking(store) as (server, client):
+            async with server_and_client(store) as (server, client):
                 assert (await send(client, body_of(series_of(GPUS, now_ms())))).status_code == 204
                 store.close()
                 with pytest.raises(duckdb.Error):

@@ -11,7 +11,7 @@ from pyrometer.serve.core import Core
 from pyrometer.serve.main import Services, build_services
 from pyrometer.store import Store
 from pyrometer.store.lake import LakeStorage, manifest_of
-from tests.support.hand_ledgers import held, machine
+from tests.support.hand_ledgers import job_records, node_records
 
 START_MS = 1_794_600_000_000 // MS_PER_HOUR * MS_PER_HOUR
 
@@ -29,8 +29,8 @@ def test_unreachable_lake_is_logged_once_and_catches_up(tmp_path, caplog) -> Non
     lake = tmp_path / "mount" / "lake"
     (tmp_path / "mount").write_text("not there yet")
     with Store(tmp_path / "data", create=True) as store:
-        store.append(machine(START_MS, START_MS + 3 * MS_PER_HOUR))
-        store.append(held("nlp", "pod-0", START_MS, START_MS + MS_PER_HOUR))
+        store.append(node_records(START_MS, START_MS + 3 * MS_PER_HOUR))
+        store.append(job_records("nlp", "pod-0", START_MS, START_MS + MS_PER_HOUR))
         server = build_services(Core(store, Settings(lake=str(lake))), open_to_all=True)
         with caplog.at_level(logging.INFO, "pyrometer"):
             for _ in range(2):

@@ -20,7 +20,7 @@ from pyrometer.serve.tasks.otlp_push_task import receiver
 from pyrometer.store import Store
 from tests.support import clusters
 from tests.support.kube_server import free_port
-from tests.support.otel_conventions import conventional
+from tests.support.otel_conventions import convention_names
 from tests.support.otlp_receiver import Receiver, plain, receiving
 
 NOW = time.time_ns() // 1_000_000
@@ -66,10 +66,10 @@ def ids(receiver: Receiver) -> list[str]:
 
 
 def test_pushed_metrics_equal_scraped_metrics(store):
-    from tests.support.server_in_process import talking  # the same server answers
+    from tests.support.server_in_process import server_and_client  # the same server answers
 
     async def both() -> tuple[str, Services]:
-        async with talking(store) as (server, client):
+        async with server_and_client(store) as (server, client):
             await server.accounting.update()
             server.push._settings = Settings(otlp_endpoint=receiver.url)
             await server.push.push()
@@ -94,7 +94,7 @@ def test_pushed_metrics_equal_scraped_metrics(store):
     assert all(pushed[key] == shown[key] for key in pushed if not key[0].startswith(moving))
     assert len(pushed) > 30
     assert resource["service.name"] == "pyrometer"
-    assert set(resource) <= conventional()
+    assert set(resource) <= convention_names()
 
 
 def test_span_is_pushed_once_and_retried_after_failure(store):

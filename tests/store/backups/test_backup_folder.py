@@ -21,7 +21,7 @@ from pyrometer.store.backups.backup_members import BackupError, BackupMember, Ba
 from pyrometer.store.backups.backup_tar import packed, unpacked
 from pyrometer.store.backups.restore import restore
 from pyrometer.store.data_folder import DATABASE
-from tests.support.histories import LATER, History, account, folder, law, node, rows_of
+from tests.support.histories import AFTER_END_MS, History, account, folder, law, node, rows_of
 
 ASKED = {"cost": {"all": "1", "by": "team,experiment,workload,node,state,hour"}, "why": {"all": "1"}, "runs": {}}
 
@@ -42,7 +42,7 @@ def back_up(store: Store, place: BackupFolder, *, over_a_wire: bool = False) -> 
         return place.receive(unpacked(packed(taken)) if over_a_wire else taken)
 
 
-def answers(store: Store, now_ms: int = LATER) -> dict[str, Any]:
+def answers(store: Store, now_ms: int = AFTER_END_MS) -> dict[str, Any]:
     """What a folder says, as the commands say it."""
     covered = account(store, now_ms)
     said: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def test_every_backup_is_the_folder_at_its_moment(history: History) -> None:
                 store.append(batch, producer="p", sequence=sequence)
                 store.append(batch[:3])  # stated again, by nobody in particular
                 if chance.random() < 0.6:
-                    store.seal(None if chance.random() < 0.5 else LATER - 29 * MS_PER_HOUR)
+                    store.seal(None if chance.random() < 0.5 else AFTER_END_MS - 29 * MS_PER_HOUR)
                 if sequence == looked_at:
                     said, taken = answers(store, history.now_ms), batch
                 back_up(store, place, over_a_wire=chance.random() < 0.5)
@@ -97,7 +97,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("made") / "data"
     with Store(made, create=True) as store:
         for hour in range(2):
-            store.append([node(LATER - (60 - hour) * MS_PER_HOUR, 2)], producer="watch", sequence=hour)
+            store.append([node(AFTER_END_MS - (60 - hour) * MS_PER_HOUR, 2)], producer="watch", sequence=hour)
             if not hour:
                 store.seal()
         account(store)
@@ -204,7 +204,7 @@ def test_no_stream_writes_outside(store, place, path, tmp_path) -> None:
 def test_old_ones_are_forgotten_with_the_parts_that_nobody_names(store, place) -> None:
     names = []
     for hour in range(2, 5):
-        store.append([node(LATER - (60 - hour) * MS_PER_HOUR, 2)])
+        store.append([node(AFTER_END_MS - (60 - hour) * MS_PER_HOUR, 2)])
         store.drop_parts(store.parts("ledger_row")[:1])  # as a ledger does that is built again
         store.seal()
         names.append(back_up(store, place).backup.name)

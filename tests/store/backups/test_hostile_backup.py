@@ -22,8 +22,8 @@ from pyrometer.store.backups.backup_folder import BackupFolder
 from pyrometer.store.backups.backup_members import BackupError, BackupMember, BackupSnapshot, SentFiles, inbox_members
 from pyrometer.store.backups.backup_tar import HEADERS, packed, unpacked
 from pyrometer.store.backups.restore import restore
-from tests.support.histories import LATER, account, node
-from tests.support.hostile_names import TEXTS, VALUES, places, renamed, replaced, state_of
+from tests.support.histories import AFTER_END_MS, account, node
+from tests.support.hostile_names import TEXTS, VALUES, folder_contents, paths_in, rename_at, replace_at
 
 NAME = "2026-11-16T10-00-00Z"
 
@@ -35,7 +35,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = BackupFolder(data.with_name("backups"))
     with Store(data, create=True) as store:
         for hour in range(2):
-            store.append([node(LATER - (60 - hour) * MS_PER_HOUR, 2)], producer="watch", sequence=hour)
+            store.append([node(AFTER_END_MS - (60 - hour) * MS_PER_HOUR, 2)], producer="watch", sequence=hour)
             if not hour:
                 store.seal()
         account(store)
@@ -96,17 +96,17 @@ def test_a_changed_manifest_is_refused_or_restores_the_same(good, tmp_path_facto
     around = tmp_path_factory.mktemp("around")
     place = shutil.copytree(good, around / "backups")
     contents = contents_of(place)
-    at = data.draw(st.sampled_from([one for one in places(contents) if one]))
+    at = data.draw(st.sampled_from([one for one in paths_in(contents) if one]))
     if isinstance(at[-1], str) and data.draw(st.booleans()):
-        changed = renamed(contents, at, data.draw(st.sampled_from(TEXTS)))
+        changed = rename_at(contents, at, data.draw(st.sampled_from(TEXTS)))
     else:
-        changed = replaced(contents, at, data.draw(st.sampled_from(VALUES)))
+        changed = replace_at(contents, at, data.draw(st.sampled_from(VALUES)))
     written(place, signed(changed) if knows_how and at != ("sha256",) else changed)
     (around / "mine").write_text("mine")
-    before = state_of(around)
+    before = folder_contents(around)
     into = around / "restored"
     said = outcome(place, into)
-    after = state_of(around)
+    after = folder_contents(around)
     assert {path: body for path, body in after.items() if not path.startswith(f"{into}/")} == before
     if said is None:
         for path, file in contents["files"].items():
@@ -138,7 +138,7 @@ def test_check_says_so_and_restore_refuses(good, tmp_path, capsys, field, text) 
     told = contents_of(place)
     HOSTILE[field](told, text)
     written(place, signed(told))
-    before = state_of(tmp_path)
+    before = folder_contents(tmp_path)
     for command in (["check", str(place)], ["restore", str(place), "--out", str(tmp_path / "restored")]):
         with pytest.raises(SystemExit) as ended:
             main(command)
@@ -146,7 +146,7 @@ def test_check_says_so_and_restore_refuses(good, tmp_path, capsys, field, text) 
         said = capsys.readouterr()
         assert len((said.out + said.err).strip().splitlines()) == 1
         assert "Traceback" not in said.err
-    assert state_of(tmp_path) == before
+    assert folder_contents(tmp_path) == before
 
 
 def test_a_table_s_name_is_no_sql(good, tmp_path) -> None:
@@ -266,9 +266,9 @@ def test_a_stream_with_one_other_byte_is_refused_or_the_same(tmp_path_factory, a
 
 def test_a_list_that_is_sent_is_checked_before_it_is_used(good, tmp_path) -> None:
     told = contents_of(good)
-    for at in places(told):
+    for at in paths_in(told):
         for value in ("../outside", -1, None, [], {}):
-            changed = json.dumps(replaced(told, at, value)).encode()
+            changed = json.dumps(replace_at(told, at, value)).encode()
             place = BackupFolder(tmp_path / "b")
             with place.locked(), pytest.raises(BackupError):
                 place.receive([BackupMember("backup.json", len(changed), [changed])])

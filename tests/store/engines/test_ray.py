@@ -18,8 +18,18 @@ from pyrometer.account.query.time_range import zone_of
 from pyrometer.questions.registry import NotFoundError
 from pyrometer.store.engines import Engine, EngineError, Local, engine_of
 from pyrometer.store.lake import Cache, LakeError, LakeStorage, lake_reader, manifest_of
-from tests.support.hand_lakes import TARIFF, a_question, as_text, copied, dies_once, facts, fill, of_folder, of_lake
-from tests.support.hand_ledgers import FIRST, following, ms_of
+from tests.support.hand_lakes import (
+    TARIFF,
+    as_text,
+    copy_to_lake,
+    facts,
+    fill_store,
+    folder_answer,
+    lake_answer,
+    random_question,
+    sum_and_die_once,
+)
+from tests.support.hand_ledgers import FIRST, ms_of, next_month
 from tests.support.histories import folder
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
@@ -59,9 +69,9 @@ def lakes(bucket, tmp_path_factory) -> dict[str, LakeStorage]:
     found = {"folder": LakeStorage(str(tmp_path_factory.mktemp("lake"))), "bucket": LakeStorage(bucket)}
     for number, name in enumerate(NAMES):
         with folder() as store:
-            fill(store, facts(SEED + number))
+            fill_store(store, facts(SEED + number))
             for place in found.values():
-                copied(store, place, name)
+                copy_to_lake(store, place, name)
     return found
 
 
@@ -93,7 +103,7 @@ def _small_pieces(monkeypatch):
 
 def asked(*arguments, **more) -> str:
     try:
-        return as_text(of_lake(*arguments, **more))
+        return as_text(lake_answer(*arguments, **more))
     except NotFoundError as error:
         return str(error)
 
@@ -101,16 +111,16 @@ def asked(*arguments, **more) -> str:
 def test_all_ways_to_read_a_lake_give_one_answer(lakes, ray, tmp_path) -> None:
     chance = random.Random(SEED)
     for number in range(5):
-        question = a_question(chance)
+        question = random_question(chance)
         expected = asked(lakes["folder"], question)
         assert asked(lakes["folder"], question, engine=ray) == expected, question
         assert asked(lakes["bucket"], question, cache=tmp_path, engine=ray if number < 2 else Local()) == expected, (
             question
         )
     with folder() as whole:
-        fill(whole, *(facts(SEED + number, name) for number, name in enumerate(NAMES)))
+        fill_store(whole, *(facts(SEED + number, name) for number, name in enumerate(NAMES)))
         question = {"by": "team,state", "all": "1"}
-        assert asked(lakes["folder"], question, engine=ray) == as_text(of_folder(whole, question))
+        assert asked(lakes["folder"], question, engine=ray) == as_text(folder_answer(whole, question))
 
 
 def test_a_worker_that_is_killed_in_the_middle_of_its_task_changes_nothing(lakes, ray, tmp_path) -> None:
@@ -118,7 +128,9 @@ def test_a_worker_that_is_killed_in_the_middle_of_its_task_changes_nothing(lakes
         splits = True
 
         def map(self, function, work, progress):
-            return ray.map(dies_once, [((about, str(tmp_path / "died")), piece) for about, piece in work], progress)
+            return ray.map(
+                sum_and_die_once, [((about, str(tmp_path / "died")), piece) for about, piece in work], progress
+            )
 
     question = {"by": "experiment,day", "all": "1"}
     assert asked(lakes["folder"], question, engine=Killing()) == asked(lakes["folder"], question)
@@ -136,18 +148,18 @@ def test_a_node_that_cannot_see_the_folder_is_named(lakes, ray, tmp_path) -> Non
             return ray.map(function, moved, progress)
 
     with pytest.raises(EngineError, match=r"Node [0-9.]+ of the Ray cluster: .*/mnt/east cannot be seen here"):
-        of_lake(lakes["folder"], {"all": "1"}, engine=Elsewhere())
+        lake_answer(lakes["folder"], {"all": "1"}, engine=Elsewhere())
 
 
 def test_closed_months_and_files_of_a_bucket(bucket, tmp_path, monkeypatch) -> None:
     place, month = LakeStorage(f"{bucket}-closed"), f"{FIRST:%Y-%m}"
     late_ms = ms_of(FIRST + timedelta(days=45))
     with folder() as store:
-        fill(store, facts(SEED))
+        fill_store(store, facts(SEED))
         close(store, TARIFF, month, zone_of("UTC"), now_ms=late_ms, by="ann")
-        copied(store, place, "here")
-        for question in ({"month": month}, {"month": f"{following(FIRST):%Y-%m}"}):
-            assert as_text(of_lake(place, question, cache=tmp_path)) == as_text(of_folder(store, question))
+        copy_to_lake(store, place, "here")
+        for question in ({"month": month}, {"month": f"{next_month(FIRST):%Y-%m}"}):
+            assert as_text(lake_answer(place, question, cache=tmp_path)) == as_text(folder_answer(store, question))
         parts = manifest_of(place, "here").parts
     cached = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in cached} == {".parquet", ".json"}
@@ -169,8 +181,8 @@ def test_closed_months_and_files_of_a_bucket(bucket, tmp_path, monkeypatch) -> N
 def test_an_object_store_that_is_away_is_said_in_one_sentence_without_secrets(bucket, monkeypatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(LakeError) as away:
-        of_lake(LakeStorage(bucket), {})
+        lake_answer(LakeStorage(bucket), {})
     assert str(away.value) == f"The lake {bucket} cannot be read now: network connection."
     monkeypatch.undo()
     with pytest.raises(LakeError, match="cannot be read now: no such bucket"):
-        of_lake(LakeStorage("s3://not-there/x"), {})
+        lake_answer(LakeStorage("s3://not-there/x"), {})

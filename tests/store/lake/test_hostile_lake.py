@@ -22,9 +22,9 @@ from pyrometer.store import StoreError
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Local
 from pyrometer.store.lake import Cache, LakeError, LakeStorage, manifest_of
-from tests.support.hand_lakes import TARIFF, copied, facts, fill, of_lake
+from tests.support.hand_lakes import TARIFF, copy_to_lake, facts, fill_store, lake_answer
 from tests.support.histories import folder
-from tests.support.hostile_names import TEXTS, VALUES, places, renamed, replaced, state_of
+from tests.support.hostile_names import TEXTS, VALUES, folder_contents, paths_in, rename_at, replace_at
 
 QUESTION = {"by": "team,day", "all": "1"}
 OUTSIDE = (
@@ -44,8 +44,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lake with one cluster."""
     lake = tmp_path_factory.mktemp("lake") / "lake"
     with folder() as store:
-        fill(store, facts(1))
-        copied(store, LakeStorage(str(lake)), "east", settings=TARIFF)
+        fill_store(store, facts(1))
+        copy_to_lake(store, LakeStorage(str(lake)), "east", settings=TARIFF)
     return lake
 
 
@@ -65,23 +65,23 @@ def answered(lake: Path) -> Any:
 @given(data=st.data())
 def test_a_changed_manifest_is_refused_or_answers_and_changes_nothing(good, data) -> None:
     told = manifest_in(good)
-    at = data.draw(st.sampled_from([one for one in places(told) if one]))
+    at = data.draw(st.sampled_from([one for one in paths_in(told) if one]))
     if isinstance(at[-1], str) and data.draw(st.booleans()):
-        changed = renamed(told, at, data.draw(st.sampled_from(TEXTS)))
+        changed = rename_at(told, at, data.draw(st.sampled_from(TEXTS)))
     else:
-        changed = replaced(told, at, data.draw(st.sampled_from(VALUES)))
+        changed = replace_at(told, at, data.draw(st.sampled_from(VALUES)))
     around = good.parent
     original = (good / "east" / "manifest.json").read_text()
     (around / "mine").write_text("mine")
     (good / "east" / "manifest.json").write_text(json.dumps(changed))
-    before = state_of(around)
+    before = folder_contents(around)
     said = ""
     try:
         answered(good)
     except (StoreError, SettingError, QuestionError, NotFoundError) as error:
         said = str(error)
     finally:
-        after = state_of(around)
+        after = folder_contents(around)
         (good / "east" / "manifest.json").write_text(original)
     assert "\n" not in said
     assert after == before
@@ -103,7 +103,7 @@ def test_a_name_that_leads_elsewhere_is_refused(good, tmp_path, field, text) -> 
     FIELDS[field](told, text)
     (lake / "east" / "manifest.json").write_text(json.dumps(told))
     with pytest.raises(LakeError, match=r"cannot be read|newer Pyrometer") as refused:
-        of_lake(LakeStorage(str(lake)), QUESTION)
+        lake_answer(LakeStorage(str(lake)), QUESTION)
     assert "\n" not in str(refused.value)
 
 
@@ -142,10 +142,10 @@ def test_a_copy_writes_nothing_through_a_link(tmp_path, planted) -> None:
         link.rmdir()
     link.symlink_to(mine / "file" if planted.startswith("manifest") else mine)
     with folder() as store:
-        fill(store, facts(1))
+        fill_store(store, facts(1))
         with suppress(StoreError):
-            copied(store, LakeStorage(str(lake)), "east")
-    assert state_of(mine) == {str(mine / "file"): b"mine"}
+            copy_to_lake(store, LakeStorage(str(lake)), "east")
+    assert folder_contents(mine) == {str(mine / "file"): b"mine"}
 
 
 @pytest.mark.heavy
@@ -173,9 +173,9 @@ def test_a_bucket_reaches_nothing_outside_the_cache(tmp_path, monkeypatch) -> No
         )
         place, cache = LakeStorage("s3://hostile/lake"), tmp_path / "a" / "b" / "cache"
         with folder() as data:
-            fill(data, facts(1))
-            copied(data, place, "east")
-        expected = of_lake(place, QUESTION, cache=cache)
+            fill_store(data, facts(1))
+            copy_to_lake(data, place, "east")
+        expected = lake_answer(place, QUESTION, cache=cache)
         shutil.rmtree(cache)
         good = json.loads(place.read("east/manifest.json") or b"")
         (tmp_path / "mine").write_text("mine")
@@ -192,10 +192,10 @@ def test_a_bucket_reaches_nothing_outside_the_cache(tmp_path, monkeypatch) -> No
                 place.put("east/manifest.json", json.dumps(changed).encode())
                 for what in ("cost", "runs"):
                     with pytest.raises(LakeError, match="cannot be read"):
-                        of_lake(place, QUESTION if what == "cost" else {}, cache=cache, what=what)
-            assert state_of(tmp_path) == {str(tmp_path / "mine"): b"mine"}
+                        lake_answer(place, QUESTION if what == "cost" else {}, cache=cache, what=what)
+            assert folder_contents(tmp_path) == {str(tmp_path / "mine"): b"mine"}
         place.put("east/manifest.json", json.dumps(good).encode())
-        assert of_lake(place, QUESTION, cache=cache) == expected
+        assert lake_answer(place, QUESTION, cache=cache) == expected
     finally:
         server.stop()
 

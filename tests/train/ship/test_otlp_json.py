@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyrometer.train.run.identity import resource
 from pyrometer.train.ship.otlp_json import BODY_BYTES, REDACTIONS, Bodies
-from tests.support.otel_conventions import conventional
+from tests.support.otel_conventions import convention_names
 from tests.support.otlp_server import logs, plain, points, spans
 
 WHO = {
@@ -91,7 +91,7 @@ def test_names_of_the_resource_are_those_of_the_conventions():
     """Every attribute that is not in our own namespace is one that OpenTelemetry lists."""
     ((resource_, _),) = logs(sent([("run", {"time_ms": AT_MS})], who=WHO | {"node_name": "n-1"}))
     ours = {name for name in resource_ if name.startswith("pyrometer.")}
-    assert set(resource_) - ours <= conventional()
+    assert set(resource_) - ours <= convention_names()
     assert {"k8s.node.name", "hw.id", "hw.type", "hw.name", "hw.model"} <= set(resource_)
 
 

@@ -223,7 +223,7 @@ def test_what_a_server_refuses_is_put_aside_and_the_next_goes_on(spool, collecto
     collector.moods = ["400"]
     spool.put(who(0), messages(0, 1)[:1])
     sender = started(spool, collector.url)
-    collector.wait_for(1, asked=True)
+    collector.wait_for(1, refused_too=True)
     spool.put(who(0), messages(1, 1)[:1])
     left = sender.flush(10)
     sender.close()
@@ -242,7 +242,7 @@ def test_part_of_a_body_that_is_rejected_is_told_and_not_sent_again(spool, colle
     sender = started(spool, collector.url)
     assert sender.flush(10) == (0, 0, "")
     sender.close()
-    assert len(collector.asked) == 1
+    assert len(collector.requests) == 1
     assert "1 records were rejected: too old" in (spool.folder / "sender.log").read_text()
 
 
@@ -265,8 +265,12 @@ def test_requests_are_what_any_collector_expects(spool, collector):
     sender = started(spool, f"{collector.url}/prefix/", token="secret-1\n")
     assert sender.flush(10).files == 0
     sender.close()
-    assert sorted(path for path, _ in collector.asked) == ["/prefix/v1/logs", "/prefix/v1/metrics", "/prefix/v1/traces"]
-    for _, headers in collector.asked:
+    assert sorted(path for path, _ in collector.requests) == [
+        "/prefix/v1/logs",
+        "/prefix/v1/metrics",
+        "/prefix/v1/traces",
+    ]
+    for _, headers in collector.requests:
         assert headers["Content-Type"] == "application/json"
         assert headers["Content-Encoding"] == "gzip"
         assert headers["Authorization"] == "Bearer secret-1"
@@ -307,7 +311,7 @@ def test_no_proxy_for_this_machine_and_one_for_the_others(collector, monkeypatch
     monkeypatch.setenv("http_proxy", f"http://user:word@{proxied.url.removeprefix('http://')}")
     assert posted(HttpTarget("http://else.example:4318/x")).outcome is PostOutcome.ACCEPTED
     proxied.close()
-    ((path, headers),) = proxied.asked
+    ((path, headers),) = proxied.requests
     assert path == "http://else.example:4318/x/v1/logs"
     assert headers["Host"] == "else.example:4318"
     assert headers["Proxy-Authorization"] == "Basic dXNlcjp3b3Jk"
@@ -380,7 +384,7 @@ def test_a_server_that_has_the_folder_gets_it_instead(tmp_path, collector):
     target = FolderTarget(folder)
     assert target.post("1-1.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
     assert not (folder / "inbox").exists()
-    assert collector.asked[0][1]["Authorization"] == "Bearer view"
+    assert collector.requests[0][1]["Authorization"] == "Bearer view"
     collector.moods = ["403"]
     assert target.post("1-2.logs.json.gz", b"y").outcome is PostOutcome.ACCEPTED
     assert target.post("1-3.logs.json.gz", b"z").outcome is PostOutcome.ACCEPTED
