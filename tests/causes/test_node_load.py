@@ -201,19 +201,19 @@ class TestSaves:
 
     def test_what_was_written_while_saving(self, tmp_path):
         load = {"disk_busy_permille": 990, "disk_write_mib_s": 700}
-        assert self.told(tmp_path, self.records(), self.load(0, **load), self.load(1, **load)) == [
+        assert self.explain(tmp_path, self.records(), self.load(0, **load), self.load(1, **load)) == [
             "on its 2 nodes the busiest disk was busy 99% of the time, disks wrote 1.4 GiB/s and "
             "the network sent 60 MiB/s while saving"
         ]
 
     def test_on_the_one_node_that_is_slow(self, tmp_path):
         load = self.load(0, disk_write_mib_s=900), self.load(1, disk_write_mib_s=12)
-        assert self.told(tmp_path, self.records(only_on=1), *load) == [
+        assert self.explain(tmp_path, self.records(only_on=1), *load) == [
             "on node-1 disks wrote 12 MiB/s and the network sent 30 MiB/s while saving"
         ]
 
     def test_without_measurements_nothing_is_said(self, tmp_path):
-        assert self.told(tmp_path, self.records()) == []
+        assert self.explain(tmp_path, self.records()) == []
 
 
 @pytest.mark.parametrize(
