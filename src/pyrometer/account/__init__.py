@@ -1,1 +1,1 @@
-"""GPU-milliseconds → exactly one state: the ledger. The rules are the SQL files beside the code that runs them."""
+"""The ledger: every GPU-millisecond has exactly one state. The rules are SQL files in `build`."""

@@ -101,7 +101,7 @@ def _connect(path: Path, folder: Path, wait_s: float) -> duckdb.DuckDBPyConnecti
 def _widen_hot_tables(connection: duckdb.DuckDBPyConnection) -> None:
     """Adds new columns to the hot tables of an older version, and widens the types that have become wider."""
     tables = catalog.hot_tables(connection)
-    if not tables:  # the query below takes as long as the rest of opening a folder
+    if not tables:  # the query below would double the time to open a folder
         return
     listed = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
     known = {(table, column): kind for table, column, kind in connection.execute(listed).fetchall()}

@@ -156,7 +156,7 @@ class BucketPartStore(PartStore):
             return content
 
     def put(self, path: str, source: Path | bytes) -> None:
-        """Writes a file. It appears when all of it was sent."""
+        """Writes a file. It appears when it was sent completely."""
         with self._bucket.open_output_stream(f"{self._root}/{path}") as stream:
             if isinstance(source, bytes):
                 stream.write(source)

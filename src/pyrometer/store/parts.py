@@ -40,7 +40,7 @@ def write_part(
 
 
 def describe_part(connection: duckdb.DuckDBPyConnection, folder: Path, part: Part) -> Part:
-    """Describes a part from its file. Raises one of READ_ERRORS if any of it cannot be read."""
+    """Describes a part from its file. Raises one of READ_ERRORS if any part of the file cannot be read."""
     time_column = time_column_of(SCHEMAS[part.kind])
     path = folder / part.path
     rows = connection.execute(

@@ -10,7 +10,7 @@ from pyrometer.store import files
 TOKENS = "tokens.json"
 MARKER = "tokens-required"
 _TEXT = """\
-This folder has had a token, so `pyrometer serve` answers nobody without one.
+This folder has had a token, so `pyrometer serve` answers only requests with one.
 Create a token with `pyrometer token create NAME`, or serve without authentication with `pyrometer serve --open`.
 """
 

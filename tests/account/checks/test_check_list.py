@@ -197,12 +197,7 @@ def test_a_fact_in_two_parts_of_an_hour_is_told_and_written_once(store: Store) -
 
 
 def test_every_check_has_a_test() -> None:
-    checks = [
-        *check_list.OF_A_PART,
-        *check_list.OF_THE_CATALOGUE,
-        *check_list.OF_ALL_ROWS,
-        *check_list.OF_WHAT_IS_DERIVED,
-    ]
+    checks = [*check_list.PART_CHECKS, *check_list.CATALOG_CHECKS, *check_list.ROW_CHECKS, *check_list.DERIVED_CHECKS]
     assert len(checks) == len(set(checks))
     named = {function.__name__ for function in checks}
     assert named == {

@@ -160,7 +160,7 @@ class _Build:
             )
         )
         from_ms, to_ms = row if row and row[0] is not None else (0, 0)
-        if not to_ms and not self.store.has("restatement") and not self._speaks_of_the_past():
+        if not to_ms and not self.store.has("restatement") and not self._has_restating_events():
             return
         self.store.expose(["step_window"], from_ms - MS_PER_HOUR, to_ms)
         sql.run(self.connection, sql.RESTATEMENTS)
@@ -170,10 +170,10 @@ class _Build:
             self.store.expose_all(["restatement"])
             sql.run(self.connection, sql.RUNS)
 
-    def _speaks_of_the_past(self) -> bool:
+    def _has_restating_events(self) -> bool:
         """Whether any event reports the start of a restated state."""
-        spoken = "SELECT 1 FROM event SEMI JOIN restating ON event.kind = restating.opens LIMIT 1"
-        return self.store.has("event") and first_row(self.connection.execute(spoken)) is not None
+        query = "SELECT 1 FROM event SEMI JOIN restating ON event.kind = restating.opens LIMIT 1"
+        return self.store.has("event") and first_row(self.connection.execute(query)) is not None
 
     # -- chunks -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from pyrometer.store.errors import READ_ERRORS, first_line
 Progress = Callable[[int, int], None]
 
 # Checks of one part against the catalog.
-OF_A_PART: tuple[Callable[[Store, Part], Iterator[Problem]], ...] = (
+PART_CHECKS: tuple[Callable[[Store, Part], Iterator[Problem]], ...] = (
     check_parts.as_listed,
     check_parts.columns,
     check_parts.order,
@@ -28,23 +28,20 @@ OF_A_PART: tuple[Callable[[Store, Part], Iterator[Problem]], ...] = (
     check_ledger.sums,
 )
 # Checks of the catalog. They read no rows.
-OF_THE_CATALOGUE: tuple[Callable[[Store], Iterator[Problem]], ...] = (
+CATALOG_CHECKS: tuple[Callable[[Store], Iterator[Problem]], ...] = (
     check_ledger.overlaps,
     check_folder.manifest,
     check_folder.hot_tables,
     check_folder.marks,
 )
 # Checks of all rows together.
-OF_ALL_ROWS: tuple[Callable[[Store], Iterator[Problem]], ...] = (
+ROW_CHECKS: tuple[Callable[[Store], Iterator[Problem]], ...] = (
     check_ledger.lives,
     check_folder.restatements,
     check_folder.findings,
 )
 # Checks of derived records against facts. They need a ledger that was just brought up to date.
-OF_WHAT_IS_DERIVED: tuple[Callable[[Store], Iterator[Problem]], ...] = (
-    check_ledger.made_together,
-    check_ledger.capacity,
-)
+DERIVED_CHECKS: tuple[Callable[[Store], Iterator[Problem]], ...] = (check_ledger.made_together, check_ledger.capacity)
 
 
 def problems(store: Store, progress: Progress = lambda done, total: None) -> Iterator[Problem]:
@@ -59,7 +56,7 @@ def problems(store: Store, progress: Progress = lambda done, total: None) -> Ite
                 unread = True
                 yield Problem(f"{part.path} is damaged: its bytes are not those that were written.", part)
                 continue
-            for check in OF_A_PART:
+            for check in PART_CHECKS:
                 yield from check(store, part)
         except FileNotFoundError:
             unread = True
@@ -67,12 +64,12 @@ def problems(store: Store, progress: Progress = lambda done, total: None) -> Ite
         except READ_ERRORS as error:
             unread = True
             yield Problem(f"{part.path} cannot be read: {first_line(error)}.", part)
-    for of_all in OF_THE_CATALOGUE if unread else (*OF_THE_CATALOGUE, *OF_ALL_ROWS):
+    for of_all in CATALOG_CHECKS if unread else (*CATALOG_CHECKS, *ROW_CHECKS):
         yield from of_all(store)
     progress(len(parts), len(parts))
 
 
 def derived_problems(store: Store) -> Iterator[Problem]:
     """The problems of an up-to-date ledger in a folder without other problems."""
-    for check in OF_WHAT_IS_DERIVED:
+    for check in DERIVED_CHECKS:
         yield from check(store)

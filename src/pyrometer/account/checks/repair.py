@@ -42,7 +42,7 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
         try:
             now = describe_part(store.connection, store.folder, part)
             if is_damaged(store, part, digests.get(part.path)):
-                raise OSError("what can be read of it may be anything")
+                raise OSError("its readable contents may be wrong")
         except (*READ_ERRORS, OSError):
             if path.exists():
                 put_aside(store.folder, path)

@@ -28,7 +28,7 @@ MIN_DIFFERENCE_HOURS = Decimal("0.02")  # a minute, which is how the ledger roun
 
 
 class LedgerUse(NamedTuple):
-    """The ledger of one instance type in a day. `usd_micro` is None if nothing has a price."""
+    """The ledger of one instance type in a day. `usd_micro` may be None: nothing has a price."""
 
     node_ms: int = 0
     usd_micro: int | None = 0
@@ -142,7 +142,7 @@ def off_by_percent(total: Mapping[str, Any]) -> float:
 
 
 def _sum(known: LedgerUse, usd_micro: int | None) -> int | None:
-    """The money of several kinds of nodes; None if none of it is known."""
+    """The money of several kinds of nodes; None if none is known."""
     if usd_micro is None:
         return known.usd_micro if known.node_ms else None
     return usd_micro + (known.usd_micro or 0)

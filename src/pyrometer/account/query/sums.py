@@ -108,7 +108,7 @@ def rounded(groups: Sequence[Sum]) -> list[int | None]:
 
 
 def is_priced(group: Sum) -> bool:
-    """Whether any part of it has a price. An adjustment may consist of money without time."""
+    """Whether any part of a group has a price. An adjustment may consist of money without time."""
     return group.unpriced_gpu_ms != group.gpu_ms or group.ms_price != 0
 
 

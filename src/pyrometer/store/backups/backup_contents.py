@@ -1,4 +1,4 @@
-"""The list of a backup's files: what `NAME.json` contains, and the checks of it before anything in it is used."""
+"""The list of a backup's files: what `NAME.json` contains, and its checks, which come before any use."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def is_part(path: str) -> bool:
 
 
 def read_backup(path: Path) -> Backup:
-    """Reads the list of a backup. Nothing in it is used before all of it is checked."""
+    """Reads the list of a backup. Nothing in it is used before the whole list is checked."""
     way_out = "Move it away to use the others."
     try:
         contents = read_json(path.read_bytes())

@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]
 
 
 class ReceivedBackup(NamedTuple):
-    """A backup, and how much of it was new to the folder."""
+    """A backup, and how many of its bytes were new to the folder."""
 
     backup: Backup
     parts_copied: int
@@ -220,7 +220,7 @@ class BackupFolder:
 def _json_of(member: BackupMember, max_bytes: int) -> dict[str, Any]:
     """A small member, parsed."""
     if member.size > max_bytes:
-        raise BackupError(f"{member.path} has {member.size:,} bytes: no backup has so many there.")
+        raise BackupError(f"{member.path} has {member.size:,} bytes: that is more than any backup has there.")
     try:
         return read_json(b"".join(member.chunks))
     except GrammarError as error:

@@ -44,8 +44,8 @@ class Ray:
     ) -> list[Result]:
         """The results, in the order of the work; a bounded number of tasks is under way at a time.
 
-        When one fails, those under way come to their end for nobody: Ray aborts this process when it is told to cancel
-        a task that ends at that moment (ray-project/ray#54798)."""
+        When one fails, the running ones finish and their results are discarded: Ray aborts this process when a task
+        ends while it is canceled (ray-project/ray#54798)."""
         ray = self._ray
         shared = {id(about): ray.put(about) for about, _ in work}
         task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_on_a_node)
@@ -106,7 +106,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
             return parsed.hostname, parsed.port
     except ValueError:
         pass
-    raise EngineError(f"--address {address!r} is no Ray cluster: auto, HOST:6379 or ray://HOST:10001.")
+    raise EngineError(f"--address {address!r} is not a Ray cluster: auto, HOST:6379 or ray://HOST:10001.")
 
 
 def _on_a_node(

@@ -85,8 +85,8 @@ def manifests(storage: LakeStorage, only: Collection[str] = ()) -> list[Manifest
 
 
 def _read(storage: LakeStorage, cluster: str, content: bytes) -> Manifest:
-    """Parses a manifest. Any writer of the lake could have written it, so nothing is used before all of it is
-    checked."""
+    """Parses a manifest. Any writer of the lake could have written it, so nothing is used before the whole
+    manifest is checked."""
     named = f"{MANIFEST} of {cluster!r} in the lake {storage.url}"
     try:
         fields = read_json(content)

@@ -3,19 +3,19 @@
 
 CREATE OR REPLACE TEMP TABLE restated_now AS
 -- From an opening event to its closing event, or to the end of the attempt.
-WITH spoken AS (
+WITH opened AS (
     SELECT DISTINCT event.run, event.attempt, event.rank, event.time_ms, restating.opens, restating.closes,
         restating.state, restating.whole_run
     FROM event JOIN restating ON event.kind = restating.opens
     WHERE event.time_ms <= getvariable('newest_ms')
 ),
 closed AS (
-    SELECT spoken.*, min(closing.time_ms) AS closed_ms
-    FROM spoken
+    SELECT opened.*, min(closing.time_ms) AS closed_ms
+    FROM opened
     LEFT JOIN event closing
-        ON closing.kind = spoken.closes AND closing.run = spoken.run AND closing.attempt = spoken.attempt
-        AND (closing.rank = spoken.rank OR spoken.whole_run)
-        AND closing.time_ms >= spoken.time_ms AND closing.time_ms <= getvariable('newest_ms')
+        ON closing.kind = opened.closes AND closing.run = opened.run AND closing.attempt = opened.attempt
+        AND (closing.rank = opened.rank OR opened.whole_run)
+        AND closing.time_ms >= opened.time_ms AND closing.time_ms <= getvariable('newest_ms')
     GROUP BY ALL
 ),
 -- If most ranks are stuck, so is a rank that reports nothing: from the first of them to the last.
@@ -27,8 +27,8 @@ stuck_together AS (
         FROM closed WHERE state = 'hang' GROUP BY run, attempt, opens, closes, state
         HAVING count(*) = count(DISTINCT rank)  -- ranks that are stuck repeatedly are handled by their own events
     ) stuck
-    JOIN (SELECT run, attempt, count(*) AS ranks FROM the_run GROUP BY run, attempt) everyone USING (run, attempt)
-    WHERE 2 * stuck.stuck > everyone.ranks
+    JOIN (SELECT run, attempt, count(*) AS ranks FROM the_run GROUP BY run, attempt) of_attempt USING (run, attempt)
+    WHERE 2 * stuck.stuck > of_attempt.ranks
 ),
 silent AS (
     SELECT the_run.run, the_run.attempt, the_run.rank, together.time_ms, together.opens, together.closes,
@@ -38,22 +38,22 @@ silent AS (
     ANTI JOIN closed ON closed.run = the_run.run AND closed.attempt = the_run.attempt AND closed.rank = the_run.rank
         AND closed.state = 'hang'
 ),
-said AS (
+reported AS (
     SELECT run, attempt, rank, time_ms, opens, closes, state, whole_run, closed_ms FROM closed
     UNION ALL FROM silent
 ),
 by_event AS (
     SELECT the_run.run, the_run.attempt, the_run.node_uid, the_run.slot_index, the_run.pod_uid,
-        said.time_ms AS from_ms,
-        least(said.closed_ms, the_run.ended_ms) AS to_ms,
-        said.state, said.opens AS reason
-    FROM said
+        reported.time_ms AS from_ms,
+        least(reported.closed_ms, the_run.ended_ms) AS to_ms,
+        reported.state, reported.opens AS reason
+    FROM reported
     JOIN the_run
-        ON the_run.run = said.run AND the_run.attempt = said.attempt AND (the_run.rank = said.rank OR said.whole_run)
+        ON the_run.run = reported.run AND the_run.attempt = reported.attempt AND (the_run.rank = reported.rank OR reported.whole_run)
     WHERE the_run.slot_index IS NOT NULL
-        AND (said.state != 'hang'
-            OR least(coalesce(said.closed_ms, getvariable('end_ms')), coalesce(the_run.ended_ms, getvariable('end_ms')))
-                - said.time_ms >= getvariable('hang_limit_ms'))
+        AND (reported.state != 'hang'
+            OR least(coalesce(reported.closed_ms, getvariable('end_ms')), coalesce(the_run.ended_ms, getvariable('end_ms')))
+                - reported.time_ms >= getvariable('hang_limit_ms'))
 ),
 -- Steps at or after the one from which a later attempt resumed were lost. Only steps: a window without steps
 -- (an evaluation, a checkpoint) keeps its state. The first lost step of a window is placed in proportion.

@@ -78,7 +78,7 @@ LEFT JOIN (
 
 -- One tenant is one holder in one segment, with share/whole of the segment's time.
 CREATE OR REPLACE TEMP TABLE tenant AS
-WITH asked AS (
+WITH held_share AS (
     SELECT segment_id, segment.slot_id, segment.from_ms, segment.to_ms, hold.pod_uid, hold.instance, sum(hold.share) AS share
     FROM segment
     JOIN hold
@@ -86,7 +86,7 @@ WITH asked AS (
     GROUP BY ALL
 ),
 total AS (
-    SELECT segment_id, sum(share) AS share FROM asked GROUP BY segment_id
+    SELECT segment_id, sum(share) AS share FROM held_share GROUP BY segment_id
 ),
 -- The platform's time: the rest of a slot, or all of a broken one. A slot that exists only while it is held has no rest.
 platform AS (
@@ -96,8 +96,8 @@ platform AS (
     FROM segment LEFT JOIN total USING (segment_id)
 ),
 shared AS (
-    SELECT asked.*, NULL AS state, greatest(total.share, getvariable('share_whole')) AS whole
-    FROM asked JOIN total USING (segment_id) JOIN segment USING (segment_id)
+    SELECT held_share.*, NULL AS state, greatest(total.share, getvariable('share_whole')) AS whole
+    FROM held_share JOIN total USING (segment_id) JOIN segment USING (segment_id)
     WHERE NOT segment.broken
     UNION ALL
     SELECT segment_id, slot_id, from_ms, to_ms, '', -1, share,

@@ -10,7 +10,7 @@ SET VARIABLE windows_from_ms = (
 );
 
 CREATE OR REPLACE TEMP TABLE step_fold AS
-WITH spoken AS MATERIALIZED (  -- it is read twice; inlined, DuckDB 2.0 fails on its own statistics
+WITH reported AS MATERIALIZED (  -- it is read twice; inlined, DuckDB 2.0 fails on its own statistics
     SELECT time_ms, to_ms, run, attempt, rank, node_uid, slot_index, pod_uid, first_step, steps,
         checkpoint_ms::BIGINT AS checkpoint_ms, data_ms::BIGINT AS data_ms, comm_ms::BIGINT AS comm_ms,
         evaluate_ms::BIGINT AS evaluate_ms
@@ -21,18 +21,18 @@ WITH spoken AS MATERIALIZED (  -- it is read twice; inlined, DuckDB 2.0 fails on
 -- Exposed communication that every rank has. A rank with more waits for the slowest.
 least_of_ranks AS (
     SELECT run, attempt, first_step, steps, min(comm_ms) AS comm_ms
-    FROM spoken WHERE steps > 0
+    FROM reported WHERE steps > 0
     GROUP BY run, attempt, first_step, steps HAVING min(rank) < max(rank)
 ),
 -- Each amount takes at most what is left, in the filling order.
 cut AS (
-    SELECT spoken.*, to_ms - time_ms AS length_ms,
+    SELECT reported.*, to_ms - time_ms AS length_ms,
         least(greatest(checkpoint_ms, 0), length_ms) AS a,
         least(greatest(data_ms, 0), length_ms - a) AS b,
-        least(greatest(coalesce(spoken.comm_ms - peers.comm_ms, 0), 0), length_ms - a - b) AS c,
-        least(greatest(coalesce(peers.comm_ms, spoken.comm_ms), 0), length_ms - a - b - c) AS d,
+        least(greatest(coalesce(reported.comm_ms - peers.comm_ms, 0), 0), length_ms - a - b) AS c,
+        least(greatest(coalesce(peers.comm_ms, reported.comm_ms), 0), length_ms - a - b - c) AS d,
         least(greatest(evaluate_ms, 0), length_ms - a - b - c - d) AS e
-    FROM spoken LEFT JOIN least_of_ranks peers USING (run, attempt, first_step, steps)
+    FROM reported LEFT JOIN least_of_ranks peers USING (run, attempt, first_step, steps)
 ),
 placed AS MATERIALIZED (  -- materialized, because otherwise DuckDB may compare every window with every hold
     SELECT tenancy.*, node_uid, slot_index FROM tenancy JOIN every_slot USING (slot_id) WHERE pod_uid != ''

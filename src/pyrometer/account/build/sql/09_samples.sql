@@ -41,7 +41,7 @@ held_from AS (  -- the starts of holds, on slots that have any
 edge AS (
     SELECT *,
         looked IS DISTINCT FROM looks OR time_ms - was_ms > getvariable('sample_bridge_ms')
-            -- earlier samples are no evidence about the next holder
+            -- earlier samples say nothing about the next holder
             OR coalesce(len(list_filter(starts_ms, lambda start_ms: start_ms > was_ms AND start_ms <= time_ms)) > 0, false)
             AS begins,
         CASE WHEN time_ms - was_ms <= getvariable('sample_bridge_ms') THEN time_ms

@@ -12,7 +12,7 @@ WITH piece AS (  -- shared segments, cut into minutes
 ),
 quota AS (
     SELECT *, (wall_ms * share) // whole AS part_ms, (wall_ms * share) % whole AS remainder,
-        -- the rest of a slot that exists only while it is held belongs to nobody
+        -- the rest of a slot that exists only while it is held has no holder
         CASE WHEN known_by = 'hold' THEN (sum(wall_ms * share) OVER everyone) // whole ELSE wall_ms END
             - sum((wall_ms * share) // whole) OVER everyone AS left_ms
     FROM piece WINDOW everyone AS (PARTITION BY segment_id, minute_ms)

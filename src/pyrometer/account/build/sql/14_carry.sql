@@ -1,5 +1,5 @@
--- The carry for the next chunk: since when each continuing tenancy, and any device of its pod, was active, and
--- until when.
+-- The carry for the next chunk: the start and the end of activity of each continuing tenancy, and of any device of its
+-- pod.
 
 CREATE OR REPLACE TEMP TABLE chunk_carry AS
 WITH latest AS (

@@ -16,7 +16,7 @@ WHERE instance = -1 AND (energy_j IS NOT NULL OR power_w IS NOT NULL)
 GROUP BY slot_id, quarter_ms;
 
 -- A quarter from its first to its last reading, extended to the readings of adjacent quarters: energy across the boundary is
--- divided at it by time, so that both sides together have all of it.
+-- divided at it by time, so that both sides together have the whole energy.
 CREATE OR REPLACE TEMP TABLE drawn AS
 WITH beside AS (
     SELECT here.*, before.last_ms AS before_ms, after.first_ms AS after_ms,
@@ -56,7 +56,7 @@ JOIN tenant ON tenant.slot_id = drawn.slot_id AND tenant.from_ms <= drawn.from_m
 WHERE tenant.share = tenant.whole;
 
 -- Otherwise a quarter is divided among its segments by their time and the power readings in each, and a segment among its
--- holders. Running amounts are rounded, so that the parts add up. The part of a slot without a holder belongs to nobody.
+-- holders. Running amounts are rounded, so that the parts add up. The part of a slot without a holder has no holder.
 CREATE OR REPLACE TEMP TABLE drawn_together AS
 WITH divided AS (
     SELECT drawn.* FROM drawn ANTI JOIN drawn_alone USING (slot_id, quarter_ms)

@@ -15,7 +15,7 @@ reading_of AS (
 summed AS (
     SELECT slot_id, instance, quarter_ms, sum(activity) AS activity, count(*) AS readings FROM reading_of GROUP BY ALL
 ),
-told AS (
+reading_of_holder AS (
     SELECT slot_id, pod_uid, quarter_ms, activity, readings FROM summed JOIN had USING (slot_id, instance)
     WHERE from_ms <= quarter_ms AND to_ms >= least(quarter_ms + 900000, getvariable('chunk_to_ms'))
     UNION ALL
@@ -27,4 +27,4 @@ told AS (
         AND NOT (from_ms <= quarter_ms AND to_ms >= least(quarter_ms + 900000, getvariable('chunk_to_ms')))
 )
 SELECT quarter_ms AS time_ms, node_uid, pod_uid, sum(readings)::BIGINT AS readings, sum(activity)::BIGINT AS activity_sum
-FROM told JOIN every_slot USING (slot_id) GROUP BY ALL;
+FROM reading_of_holder JOIN every_slot USING (slot_id) GROUP BY ALL;
