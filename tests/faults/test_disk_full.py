@@ -1,7 +1,7 @@
-"""A disk that takes nothing: nothing is acknowledged that is not on it; the server says so, and goes on when it can.
+"""A full disk: the server acknowledges only what is stored, reports the problem, and continues when there is room.
 
-A limit on the size of files stands in for a full disk where there is no small one: it can be set for a process from
-outside, and lifted again. Where it may mount, it is a disk of its own.
+A limit on the size of files replaces a full disk: it can be set and lifted for a process from outside. A test that may
+mount file systems uses a real one.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def test_a_real_disk_that_is_full_or_read_only(small_disk, load, twin, fault):
         if fault == "full":
             fill(filler)
         else:
-            # a tmpfs is only read-only once nobody writes: the folder of bodies is covered instead
+            # a tmpfs becomes read-only only without writers: the folder of bodies is covered instead
             inbox = folder / "inbox"
             subprocess.run(["mount", "--bind", inbox, inbox], check=True)
             subprocess.run(["mount", "-o", "remount,ro,bind", inbox], check=True)

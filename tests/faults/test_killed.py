@@ -83,7 +83,7 @@ def without_ledger(folder: Path) -> None:
         take_down(store, [part for part in store.parts() if part.kind in ("ledger_row", "carry", "energy")])
 
 
-def without_catalogue(folder: Path) -> None:
+def without_catalog(folder: Path) -> None:
     (folder / DATABASE).unlink()
 
 
@@ -94,7 +94,7 @@ def with_a_broken_part(folder: Path) -> None:
 
 COMMANDS = {
     "build": (without_ledger, lambda folder: ["cost", "--data", str(folder), "--all"]),
-    "new catalogue": (without_catalogue, lambda folder: ["check", str(folder), "--repair"]),
+    "new catalog": (without_catalog, lambda folder: ["check", str(folder), "--repair"]),
     "repair": (with_a_broken_part, lambda folder: ["check", str(folder), "--repair"]),
 }
 
@@ -133,7 +133,7 @@ def test_forgetting_that_is_killed_forgets_neither_more_nor_less(scene):
     make = folders_to_harm(scene, lambda folder: None)
     arguments = COMMANDS["build"][1]
     twin_folder = make()
-    assert "nothing to account for" in run_command(*arguments(twin_folder), faults=kept).log  # all of it is older
+    assert "nothing to account for" in run_command(*arguments(twin_folder), faults=kept).log  # all data is older
     twin: FolderContents = read_folder(twin_folder)
     assert len(twin.ledger) < len(scene.twin.ledger)
     killed, steps = kill_at_every_step(
@@ -151,8 +151,8 @@ def test_a_closing_that_is_killed_closed_the_month_or_nothing(scene, tmp_path):
     make = folders_to_harm(scene, lambda folder: None)
 
     def closed(folder: Path) -> dict:
-        told = json.loads((folder / "closed" / f"{month}.json").read_text())
-        return {name: told[name] for name in ("total", "ledger", "row_count", "sha256")}
+        fields = json.loads((folder / "closed" / f"{month}.json").read_text())
+        return {name: fields[name] for name in ("total", "ledger", "row_count", "sha256")}
 
     twin_folder = make()
     done = run_command("close", month, "--data", twin_folder, faults=later)

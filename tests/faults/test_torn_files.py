@@ -1,4 +1,4 @@
-"""Files that are cut or have other bits: it is said which, mended where that can be, and no sum is silently another."""
+"""Truncated or changed files: the damaged file is named and repaired where possible, and no sum is silently wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.fault_harness import (
 )
 
 DERIVED = ("ledger_row", "carry", "energy")
-ASKED = ("why", "cost", "runs", "check")
+QUESTIONS = ("why", "cost", "runs", "check")
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +57,16 @@ def empty(path: Path, chance: random.Random) -> None:
 HARMS = {"cut": cut, "flip": flip, "empty": empty}
 
 
-def asked(what: str, folder: Path):
+def run_question(what: str, folder: Path):
     """What a command says of the folder: an answer, or one sentence."""
     arguments = [what, str(folder)] if what == "check" else [what, "--data", str(folder), "--all", "-o", "json"]
-    said = run_command(*arguments)
-    assert said.process.exitcode in (0, 1), said.log
-    assert "Traceback" not in said.log
-    if what != "check" and said.process.exitcode:
-        assert said.log.startswith("Error: ")
-        assert said.log.count("\n") == 1
-    return said
+    completed = run_command(*arguments)
+    assert completed.process.exitcode in (0, 1), completed.log
+    assert "Traceback" not in completed.log
+    if what != "check" and completed.process.exitcode:
+        assert completed.log.startswith("Error: ")
+        assert completed.log.count("\n") == 1
+    return completed
 
 
 @pytest.mark.parametrize("kind", ["gpu_sample", "step_window", "ledger_row", "pod"])
@@ -76,9 +76,9 @@ def test_no_part_is_harmed_without_being_found(folder, sealed, harm, kind):
     chance = random.Random(f"{harm} {kind}")
     parts = sorted((folder / "parts" / kind).rglob("*.parquet"))
     HARMS[harm](chance.choice(parts), chance)
-    said = asked("check", folder)
-    assert said.process.exitcode == 1
-    assert f"parts/{kind}/" in said.out
+    completed = run_question("check", folder)
+    assert completed.process.exitcode == 1
+    assert f"parts/{kind}/" in completed.out
     mended = run_command("check", folder, "--repair")
     assert (mended.process.exitcode, mended.log) == (0, "")
     assert mended.out.endswith(": all is well.\n")
@@ -96,14 +96,14 @@ def test_no_part_is_harmed_without_being_found(folder, sealed, harm, kind):
 def test_every_command_answers_or_says_in_one_sentence_what_is_harmed(folder, harm):
     chance = random.Random(harm)
     paths = [DATABASE, "manifest.json", *(str(p.relative_to(folder)) for p in (folder / "parts").rglob("*.parquet"))]
-    before = {what: asked(what, folder).out for what in ("why", "cost")}
+    before = {what: run_question(what, folder).out for what in ("why", "cost")}
     for place in chance.sample(sorted(paths), 5):
         kept = (folder / place).read_bytes()
         HARMS[harm](folder / place, chance)
-        for what in ASKED:
-            asked(what, folder)
+        for what in QUESTIONS:
+            run_question(what, folder)
         if place == "manifest.json":
-            assert asked("cost", folder).out == before["cost"]
+            assert run_question("cost", folder).out == before["cost"]
         shutil.rmtree(folder / "tmp", ignore_errors=True)
         (folder / place).write_bytes(kept)
 
@@ -156,10 +156,10 @@ def test_bodies_that_are_harmed_are_put_aside_and_the_others_are_read(tmp_path, 
     assert sender.send(served.client)
     served.kill()
     bodies = sorted(path for path in (folder / "inbox").rglob("*") if path.is_file())
-    sent, said = ([one for one in bodies if (one.parent.name == "otlp") == otlp] for otlp in (False, True))
+    sent, from_ranks = ([one for one in bodies if (one.parent.name == "otlp") == otlp] for otlp in (False, True))
     assert sent
-    assert said
-    for one in (sent[0], said[0]):
+    assert from_ranks
+    for one in (sent[0], from_ranks[0]):
         HARMS[harm](one, chance)
     with ServerProcess(folder) as served:
         pass
@@ -172,7 +172,7 @@ def test_bodies_that_are_harmed_are_put_aside_and_the_others_are_read(tmp_path, 
 
 
 def _patient() -> Faults:
-    """Stores nothing as long as it lives."""
+    """A server that never stores its inbox."""
     return Faults(
         set={
             "pyrometer.serve.ingest.remote_write_receiver.SETTLE_S": 60.0,

@@ -65,13 +65,13 @@ def delivered(source: Any) -> None:
     try:
         records = asyncio.run(read())
     except SourceError as error:
-        said(error)
+        check_error(error)
         return
     with suppress(ValueError, OverflowError, TypeError):  # which `Store.append` turns into a StoreError
         check_storable(records)
 
 
-def said(error: Exception) -> None:
+def check_error(error: Exception) -> None:
     """One sentence, and not a long one."""
     assert 0 < len(str(error)) < 2_000
     assert "\n" not in str(error)
@@ -83,7 +83,7 @@ def billed(path: Path) -> None:
         try:
             assert read()
         except BillError as error:
-            said(error)
+            check_error(error)
 
 
 READERS: dict[str, tuple[Callable[[Path], None], str, list[bytes]]] = {
@@ -175,7 +175,7 @@ def test_whatever_mlflow_answers(answer, status):
     try:
         asyncio.run(ask())
     except SourceError as error:
-        said(error)
+        check_error(error)
 
 
 MATRIX = {
@@ -206,7 +206,7 @@ def test_whatever_prometheus_answers(answer):
     try:
         asyncio.run(ask())
     except SourceError as error:
-        said(error)
+        check_error(error)
 
 
 # -- the SDK ----------------------------------------------------------------------------------------------------------

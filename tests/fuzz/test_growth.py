@@ -28,7 +28,7 @@ MIB = 2**20
 
 
 def peak_bytes(call: Callable[[], Any]) -> int:
-    """How much memory a call takes at most, beside what was there."""
+    """The peak memory of a call, above the memory in use before."""
     tracemalloc.start()
     try:
         call()
@@ -57,10 +57,10 @@ def test_gzip_is_not_unpacked_beyond_what_is_read():
 
 @pytest.mark.parametrize("length", [2**26 + 1, 2**31, 2**32 - 1, 2**63, 2**69])
 def test_snappy_that_says_it_is_large_is_not_unpacked(length):
-    said, rest = b"", length
+    length_bytes, rest = b"", length
     while rest >= 0x80:
-        said, rest = said + bytes([rest & 0x7F | 0x80]), rest >> 7
-    body = said + bytes([rest]) + bytes(cramjam.snappy.compress_raw(b"x" * 1_000))[2:]
+        length_bytes, rest = length_bytes + bytes([rest & 0x7F | 0x80]), rest >> 7
+    body = length_bytes + bytes([rest]) + bytes(cramjam.snappy.compress_raw(b"x" * 1_000))[2:]
     assert peak_bytes(refused(lambda: RemoteWriteReader().read(body, NOW_MS), RemoteWriteError)) < MIB
 
 

@@ -93,7 +93,7 @@ def test_whatever_objects_say_others_are_written_down(things, gone):
 @EXAMPLES
 @given(st.lists(ANY_OBJECT, min_size=1, max_size=4))
 def test_a_watch_passes_over_what_cannot_be_decoded(things):
-    """Beside them in a list, and in the lines after it, the good ones are seen."""
+    """Valid objects in the same list, and in the lines after it, are read."""
     for kind, (type_, seeds) in KINDS.items():
         listed = [thing for of_kind, thing in things if of_kind == kind]
         if listed:
@@ -107,7 +107,7 @@ def test_a_watch_passes_over_what_cannot_be_decoded(things):
 
 
 class _Lists:
-    """An API server that lists what it is told, whatever that is."""
+    """An API server that lists arbitrary objects."""
 
     def __init__(self, things: list[Any]) -> None:
         self._body = b'{"metadata":{"resourceVersion":"7"},"items":[%s]}' % b",".join(map(as_json, things))

@@ -1,4 +1,4 @@
-"""The server under whatever is asked of it and sent to it: never an error of ours, never another team's data.
+"""The server under arbitrary requests: never an internal error, never another team's data.
 
 In this process, so that an error comes here with its traceback; `tests/serve/http/test_attacks.py` has a real one.
 """
@@ -33,7 +33,7 @@ from tests.support.mangle import as_json, mangled, mangled_value
 from tests.support.two_teams import OUR_RUN, SAME_RUN, TEAM, THEIR_RUN, THEIRS
 
 HOST = "http://pyrometer.test"
-ASKED = settings(max_examples=40 * EFFORT, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=40 * EFFORT, suppress_health_check=list(HealthCheck))
 CHECKED = settings(max_examples=100 * EFFORT, suppress_health_check=list(HealthCheck))
 RIGHT: dict[str, tuple[str, ...]] = {
     "last": ("12h", "90m", "7d"),
@@ -127,23 +127,23 @@ NAMES = (
 @st.composite
 def parameters(draw: st.DrawFn) -> list[tuple[str, str]]:
     """A few parameters, most of them right; the same one may be there twice."""
-    said = []
+    drawn = []
     for name in draw(st.lists(st.sampled_from(NAMES), max_size=5)):
         right = draw(st.booleans()) and name in RIGHT
-        said.append((name, draw(st.sampled_from(RIGHT[name] if right else WRONG))))
-    return said
+        drawn.append((name, draw(st.sampled_from(RIGHT[name] if right else WRONG))))
+    return drawn
 
 
-def checked(what: str, said: dict[str, str]) -> None:
+def checked(what: str, parameters: dict[str, str]) -> None:
     """Whether it could be asked; whatever else goes wrong is a mistake."""
     with suppress(QuestionError, NotFoundError, TimeRangeError):
-        assert callable(question(what, said, Settings()))
+        assert callable(question(what, parameters, Settings()))
 
 
 @CHECKED
 @given(st.sampled_from((*question_names(), "nothing")), parameters())
-def test_a_question_is_asked_or_refused(what, said):
-    checked(what, dict(said))
+def test_a_question_is_asked_or_refused(what, parameters):
+    checked(what, dict(parameters))
 
 
 @pytest.mark.parametrize("what", question_names())
@@ -237,15 +237,15 @@ HEADERS = st.dictionaries(
 )
 
 
-@ASKED
+@EXAMPLES
 @given(st.sampled_from(ANSWERS), parameters(), st.sampled_from(("admin", "team", "ingest", "nobody")), HEADERS)
-def test_whatever_is_asked(served, path, said, role, headers):
+def test_whatever_is_asked(served, path, parameters, role, headers):
     given_headers = {name: value.encode("latin-1") for name, value in headers.items()}
-    answer = served.ask("GET", path, role, params=said, headers=given_headers)
+    answer = served.ask("GET", path, role, params=parameters, headers=given_headers)
     assert answer.status_code < 500
     if role in ("nobody", "ingest"):
         assert answer.status_code in (400, 401, 403, 429)
-    if role == "team" and not any(THEIRS in value for _, value in said):
+    if role == "team" and not any(THEIRS in value for _, value in parameters):
         assert THEIRS not in answer.text
     if answer.status_code >= 400:
         assert len(answer.content) < 20_000
@@ -259,7 +259,7 @@ BODIES = {
 }
 
 
-@ASKED
+@EXAMPLES
 @given(
     st.data(),
     st.sampled_from(sorted(BODIES)),
@@ -273,13 +273,13 @@ def test_whatever_is_sent(served, data, path, encoding):
     assert served.ask("POST", path, "nobody", content=body, headers=headers).status_code in (401, 429)
 
 
-@ASKED
+@EXAMPLES
 @given(
     mangled_value([{"token": "x"}, {"month": "2026-10", "force": True}, ["x"]]), st.sampled_from(("session", "close"))
 )
-def test_whatever_is_told(served, said, path):
+def test_whatever_is_told(served, body, path):
     for role, kind in (("admin", "application/json"), ("nobody", "application/json"), ("admin", "text/plain")):
-        answer = served.ask("POST", f"/api/v1/{path}", role, content=as_json(said), headers={"Content-Type": kind})
+        answer = served.ask("POST", f"/api/v1/{path}", role, content=as_json(body), headers={"Content-Type": kind})
         assert 400 <= answer.status_code < 500
 
 

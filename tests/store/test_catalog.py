@@ -1,4 +1,4 @@
-"""The catalogue: versions, transactions, and what it lists."""
+"""The catalog: versions, transactions and lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def part(path="parts/event/a.parquet", kind="event", from_ms=0, **rest):
 # -- versions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_new_catalogue_has_this_version_and_runs_no_migration():
+def test_a_new_catalog_has_this_version_and_runs_no_migration():
     ran = []
     with duckdb.connect() as connection:
         catalog.prepare(connection, version=3, migrations={1: ran.append, 2: ran.append})
@@ -46,7 +46,7 @@ def test_preparing_again_changes_nothing(connection):
     assert catalog.parts(connection) == [part()]
 
 
-def test_an_older_catalogue_is_brought_up_one_version_at_a_time(connection):
+def test_an_older_catalog_is_brought_up_one_version_at_a_time(connection):
     ran = []
 
     def step(number):
@@ -67,7 +67,7 @@ def test_an_older_catalogue_is_brought_up_one_version_at_a_time(connection):
     assert made == [(f"made_{number}",) for number in range(1, 5)]
 
 
-def test_a_newer_catalogue_says_upgrade_and_is_left_alone(connection):
+def test_a_newer_catalog_says_upgrade_and_is_left_alone(connection):
     catalog.prepare(connection, version=7, migrations={n: lambda _: None for n in range(1, 7)})
     with pytest.raises(CatalogError, match=r"newer Pyrometer.*schema 7.*knows 6.*upgrade"):
         catalog.prepare(connection, version=6)

@@ -75,7 +75,7 @@ def write(folder, first):
 
 
 def change(folder, die_at, rows, new_parts, drop_before_ms):
-    '''Appends, seals, replaces and drops, and dies before the step of that number. Reading is no step.'''
+    '''Appends, seals, replaces and drops, and dies before the step of that number. Reading is not a step.'''
     steps = itertools.count()
 
     def counted(does):
@@ -174,7 +174,7 @@ class Producer:
         self.present = -1  # the last batch that was found, acknowledged or not
         self.checked = 0
         self.last_word = ""
-        self.sealing = False  # whether the writer was last heard before it sealed
+        self.sealing = False  # whether the last report of the writer was before sealing
 
     def take(self, word: str, rest: str = "") -> None:
         self.last_word = word
@@ -217,7 +217,7 @@ def look_into(folder: Path) -> list:
 
 
 def leave_stray(folder: Path) -> Path | None:
-    """A part that nobody listed: read, it would count rows twice."""
+    """An unlisted part: reading it would count rows twice."""
     parts = sorted((folder / "parts").rglob("*.parquet"))
     if not parts:
         return None
@@ -241,15 +241,15 @@ def test_what_was_acknowledged_survives_every_kill(nursery, tmp_path):
         lost_acks = chance.randint(0, 2)  # on their way to the producer, which then sends those batches again
         pid = nursery.start("write", folder=str(folder), first=max(0, producer.acked + 1 - lost_acks))
         while left:
-            said = nursery.hear()
-            assert said != ["dead"], "it ended by itself"
-            producer.take(*said)
-            assert not (said[0] == "found" and stray and stray.exists())
-            left -= said[0] == awaited
+            report = nursery.hear()
+            assert report != ["dead"], "it ended by itself"
+            producer.take(*report)
+            assert not (report[0] == "found" and stray and stray.exists())
+            left -= report[0] == awaited
         time.sleep(chance.uniform(0, 0.040 if awaited == "opening" else 0.020))  # waits for nothing: to hit it anywhere
         os.kill(pid, signal.SIGKILL)
-        for said in nursery.last_words():
-            producer.take(*said)
+        for report in nursery.last_words():
+            producer.take(*report)
         killed["sealing" if producer.sealing else producer.last_word] += 1
         if number % 10 == 9:
             producer.check(look_into(folder))
@@ -309,7 +309,7 @@ def test_a_kill_at_any_step_leaves_the_whole_change_or_nothing_of_it(nursery, tm
             new_parts=ledger_parts("new"),
             drop_before_ms=hours[1],
         )
-        words = [said[0] for said in nursery.last_words()]
+        words = [report[0] for report in nursery.last_words()]
         with Store(folder) as store:
             store.expose_all(["event", "ledger_row"])
             events = [Event(*row) for row in store.connection.execute("FROM event").fetchall()]

@@ -38,7 +38,7 @@ def test_bodies_are_there_in_the_order_of_their_coming(files):
 @given(BODIES, st.integers(0, 200), st.binary(max_size=8))
 @example([b"a"], 0, bytes(8))
 def test_what_is_half_written_was_never_acknowledged(bodies, kept, torn):
-    """Cut anywhere, and what was not written yet may be anything: whole bodies before that are there."""
+    """A journal cut anywhere, followed by arbitrary bytes: the complete bodies before the cut are read."""
     with tempfile.TemporaryDirectory() as folder:
         journal, ends, path = Journal(Path(folder)), [], None
         for body in bodies:

@@ -1,5 +1,4 @@
-"""Reading beside writing: a snapshot is the store as it was, whatever is written, sealed, replaced or dropped
-since."""
+"""Reading while writing: a snapshot is the store at its moment, whatever happens to the store later."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def hot(store, kind=None):
 
 
 def in_hot_tables(store):
-    """The rows of every hot table, as they lie there."""
+    """The rows of every hot table in their stored order."""
     return {
         (table.kind, table.from_ms): store.connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()[0][0]
         for table in catalog.hot_tables(store.connection)

@@ -63,11 +63,11 @@ def held_by_another_process(folder):
 
 def test_a_second_process_is_told_who_has_the_folder(folder):
     a_folder(folder)
-    with held_by_another_process(folder) as holder, pytest.raises(StoreBusyError) as told:
+    with held_by_another_process(folder) as holder, pytest.raises(StoreBusyError) as refusal:
         Store(folder)
-    assert str(folder) in str(told.value)
-    assert f"process {holder.pid}:" in str(told.value)
-    assert "\n" not in str(told.value)
+    assert str(folder) in str(refusal.value)
+    assert f"process {holder.pid}:" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
     with Store(folder) as store:
         assert rows_of(store) == [event(DAY)]
 
@@ -122,16 +122,18 @@ def test_a_closed_folder_is_free_for_another_process(folder):
         assert holder.poll() is None
 
 
-# -- folders that are none ----------------------------------------------------------------------------------------
+# -- other folders ---------------------------------------------------------------------------------------------
 
 
 def test_a_folder_without_data_names_the_way_out(tmp_path):
-    alone = tmp_path / "alone" / "here"  # folders that lie beside it would be named
+    alone = tmp_path / "alone" / "here"  # data folders next to it would be named
     alone.mkdir(parents=True)
-    for asked in (alone, alone / "nowhere"):
-        with pytest.raises(StoreError, match=r"not a Pyrometer data folder.*`pyrometer run`.*`import`.*--data") as told:
-            Store(asked)
-        assert str(told.value).startswith(str(asked))
+    for missing in (alone, alone / "nowhere"):
+        with pytest.raises(
+            StoreError, match=r"not a Pyrometer data folder.*`pyrometer run`.*`import`.*--data"
+        ) as refusal:
+            Store(missing)
+        assert str(refusal.value).startswith(str(missing))
     assert list(alone.iterdir()) == []
 
 
@@ -178,13 +180,13 @@ def test_a_damaged_database_is_an_error_that_names_it(folder, damage):
     database = a_folder(folder, rows=20_000) / DATABASE
     damaged = DAMAGES[damage](database.read_bytes())
     database.write_bytes(damaged)
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as refusal:
         Store(folder)
-    assert str(folder) in str(told.value)
-    assert "\n" not in str(told.value)
-    assert not isinstance(told.value, StoreBusyError)
+    assert str(folder) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not isinstance(refusal.value, StoreBusyError)
     assert database.read_bytes() == damaged  # nothing was made worse
-    with pytest.raises(StoreError):  # and nothing of it is kept open
+    with pytest.raises(StoreError):  # and no file stays open
         Store(folder)
 
 
@@ -194,9 +196,9 @@ def test_a_damaged_database_is_an_error_that_names_it(folder, damage):
 def test_a_newer_folder_says_upgrade(folder):
     with Store(folder, create=True) as store:
         store.set_meta("schema_version", str(catalog.SCHEMA_VERSION + 1))
-    with pytest.raises(StoreError, match="upgrade Pyrometer") as told:
+    with pytest.raises(StoreError, match="upgrade Pyrometer") as refusal:
         Store(folder)
-    assert str(folder) in str(told.value)
+    assert str(folder) in str(refusal.value)
     with duckdb.connect(str(folder / DATABASE)) as connection:  # it was let go, and left as it was
         version = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchall()
     assert version == [(str(catalog.SCHEMA_VERSION + 1),)]

@@ -53,13 +53,13 @@ def state_of(folder):
 def refused(database):
     """Why a folder is not opened; nothing in it has changed."""
     before = state_of(database.parent)
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as error:
         Store(database.parent)
     assert state_of(database.parent) == before
-    assert str(database.parent) in str(told.value)
-    assert "\n" not in str(told.value)
-    assert isinstance(told.value, StoreBrokenError) == ("--repair" in str(told.value))
-    return told.value
+    assert str(database.parent) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert isinstance(error.value, StoreBrokenError) == ("--repair" in str(error.value))
+    return error.value
 
 
 @pytest.mark.parametrize("header", NEWER)
@@ -67,12 +67,12 @@ def test_a_file_of_a_newer_duckdb_says_upgrade(database, header):
     database.write_bytes(with_header(database.read_bytes(), **NEWER[header]))
     if header == "newer, by its library only":  # the installed DuckDB can read the rest of such a file, or not
         database.write_bytes(database.read_bytes()[:-1_000])
-    told = refused(database)
-    assert not isinstance(told, StoreBrokenError)
-    assert f"storage version {NEWER[header]['storage']}" in str(told)
-    assert NEWER[header].get("library", "v").removeprefix("v") in str(told)
-    assert duckdb.__version__ in str(told)
-    assert "upgrade" in str(told)
+    error = refused(database)
+    assert not isinstance(error, StoreBrokenError)
+    assert f"storage version {NEWER[header]['storage']}" in str(error)
+    assert NEWER[header].get("library", "v").removeprefix("v") in str(error)
+    assert duckdb.__version__ in str(error)
+    assert "upgrade" in str(error)
 
 
 def test_a_version_in_a_header_that_is_otherwise_wrong_counts_too(database):
@@ -83,17 +83,17 @@ def test_a_version_in_a_header_that_is_otherwise_wrong_counts_too(database):
 
 def test_a_file_of_an_older_duckdb_says_how_to_get_at_it(database):
     database.write_bytes(with_header(database.read_bytes(), storage=51, library=""))
-    told = refused(database)
-    assert not isinstance(told, StoreBrokenError)
-    assert "storage version 51" in str(told)
-    assert "restore a backup" in str(told)
+    error = refused(database)
+    assert not isinstance(error, StoreBrokenError)
+    assert "storage version 51" in str(error)
+    assert "restore a backup" in str(error)
 
 
 def test_an_encrypted_file_is_not_damaged(database):
     database.write_bytes(with_header(database.read_bytes(), storage=68, flags=1))
-    told = refused(database)
-    assert not isinstance(told, StoreBrokenError)
-    assert "encrypted" in str(told)
+    error = refused(database)
+    assert not isinstance(error, StoreBrokenError)
+    assert "encrypted" in str(error)
 
 
 OTHER_FILES = {
@@ -108,23 +108,23 @@ OTHER_FILES = {
 @pytest.mark.parametrize("name", OTHER_FILES)
 def test_a_file_that_is_not_duckdb_s(database, folder, name):
     database.write_bytes(OTHER_FILES[name])
-    told = refused(database)
-    assert isinstance(told, StoreBrokenError), "its parts can be listed again"
-    assert "put the right file back" in str(told)
+    error = refused(database)
+    assert isinstance(error, StoreBrokenError), "its parts can be listed again"
+    assert "put the right file back" in str(error)
     for part in (folder / "parts").rglob("*.parquet"):
         part.unlink()
-    told = refused(database)
-    assert not isinstance(told, StoreBrokenError), "there is nothing to start from"
-    assert "restore a backup" in str(told)
+    error = refused(database)
+    assert not isinstance(error, StoreBrokenError), "there is nothing to start from"
+    assert "restore a backup" in str(error)
 
 
 def test_a_database_of_another_program_is_left_alone(database):
     database.unlink()
     with duckdb.connect(str(database)) as connection:
         connection.execute("CREATE TABLE mine AS SELECT 1 AS a")
-    told = refused(database)
-    assert not isinstance(told, StoreBrokenError)
-    assert "not one of Pyrometer" in str(told)
+    error = refused(database)
+    assert not isinstance(error, StoreBrokenError)
+    assert "not one of Pyrometer" in str(error)
 
 
 def test_an_empty_database_does_not_take_parts_for_leftovers(database):
@@ -148,9 +148,9 @@ def test_a_database_whose_log_is_gone_does_not_take_parts_for_leftovers(folder):
 def test_a_folder_in_the_place_of_the_database(database):
     database.unlink()
     database.mkdir()
-    told = refused(database)
-    assert not isinstance(told, StoreBrokenError)
-    assert os.strerror(errno.EISDIR) in str(told)
+    error = refused(database)
+    assert not isinstance(error, StoreBrokenError)
+    assert os.strerror(errno.EISDIR) in str(error)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.ENOLCK, errno.EACCES])
@@ -159,9 +159,9 @@ def test_what_the_operating_system_says_is_no_damage(database, monkeypatch, code
         raise duckdb.IOException(f'IO Error: Cannot open file "{database}": {os.strerror(code)}')
 
     monkeypatch.setattr(duckdb, "connect", fails)
-    told = refused(database)
-    assert not isinstance(told, StoreBrokenError)
-    assert os.strerror(code) in str(told)
+    error = refused(database)
+    assert not isinstance(error, StoreBrokenError)
+    assert os.strerror(code) in str(error)
 
 
 def test_too_little_memory_is_no_damage(database, monkeypatch):
@@ -169,9 +169,9 @@ def test_too_little_memory_is_no_damage(database, monkeypatch):
         raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate data of size 16.0 KiB")
 
     monkeypatch.setattr(duckdb, "connect", fails)
-    told = refused(database)
-    assert not isinstance(told, StoreBrokenError)
-    assert "not enough memory" in str(told)
+    error = refused(database)
+    assert not isinstance(error, StoreBrokenError)
+    assert "not enough memory" in str(error)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -190,7 +190,7 @@ def test_a_folder_of_another_user_is_no_damage(database, folder, closed):
     assert "--repair" not in done.stdout
 
 
-# -- what a database says -----------------------------------------------------------------------------------------
+# -- hostile names and SQL---------------------------------------------------------------------------------------
 
 FORGED = {
     "a table": "UPDATE hot SET name = 'z(a int); CREATE TABLE hot_event_000000000000'",
@@ -209,9 +209,9 @@ FORGED = {
 def test_names_that_pyrometer_does_not_write_are_refused(database, forged):
     with duckdb.connect(str(database)) as connection:
         connection.execute(FORGED[forged])
-    told = refused(database)
-    assert not isinstance(told, StoreBrokenError)
-    assert "restore a backup" in str(told)
+    error = refused(database)
+    assert not isinstance(error, StoreBrokenError)
+    assert "restore a backup" in str(error)
 
 
 def test_sql_of_a_data_folder_reaches_nothing_else(database, folder, tmp_path):

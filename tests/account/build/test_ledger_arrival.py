@@ -70,7 +70,7 @@ def _built_hour_by_hour(history: History) -> Built:
 def _with_a_tracker_that_tells_of_it(history: History) -> Built:
     """Its runs began and ended anywhere in what was held: that says nothing of what the GPUs did."""
     holds = [record for record in history.records if isinstance(record, Allocation)]
-    told = [
+    observations = [
         Run(
             hold.time_ms,
             "of-a-tracker",
@@ -86,7 +86,7 @@ def _with_a_tracker_that_tells_of_it(history: History) -> Built:
         )
         for rank, hold in enumerate(holds)
     ]
-    found = ledger(*history.records, *told, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
+    found = ledger(*history.records, *observations, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
     return found.rows, found.energy
 
 
@@ -165,7 +165,7 @@ ACROSS_HOURS: dict[str, list[Any]] = {
         samples("mig_idle", at(20), at(180), instance=0),
         samples("mig_idle", at(0), at(180), instance=1),
     ],
-    "a device and an instance of it": [
+    "a device and one of its instances": [
         pod(),
         hold(instance=0, share=SEVENTH),
         samples("busy", at(58, 49), at(70), every_ms=60_000),
@@ -238,7 +238,7 @@ def test_a_pod_whose_end_becomes_known_late_shortens_a_gap_of_the_hour_before() 
 
 
 def test_a_model_that_becomes_known_late_changes_what_counts_as_near_idle() -> None:
-    edge = samples("spins", at(0), at(60), power_w=151)  # near idle for an H100, not for a board that nobody knows
+    edge = samples("spins", at(0), at(60), power_w=151)  # near idle for an H100, not for an unknown board
     known = [node(gpu_model=None), *HELD, edge, until(at(120))._replace(gpu_model=None)]
     assert late(known, [node(at(90))]).states(minute_ms=at(30)) == {"hang": MINUTE}
 
@@ -251,8 +251,8 @@ def test_events_that_come_late_change_what_was_restated_before() -> None:
 
 def test_an_identity_that_becomes_known_late_is_restated_for_that_pod_alone() -> None:
     both = [pod("a"), pod("b"), hold("a", share=SHARE_WHOLE // 2), hold("b", share=SHARE_WHOLE // 2)]
-    nobody = run(at(0), first_step_ms=at(0), pod_uid=None)
-    known = [node(), until(at(60)), *both, nobody, event(events.STUCK, at(10))]
+    without_pod = run(at(0), first_step_ms=at(0), pod_uid=None)
+    known = [node(), until(at(60)), *both, without_pod, event(events.STUCK, at(10))]
     found = late(known, [run(at(0), first_step_ms=at(0), pod_uid="a", time_ms=at(2))])
     assert found.states(pod_uid="a") == {"unobserved": 5 * MINUTE, "hang": 25 * MINUTE}
     assert found.states(pod_uid="b") == {"unobserved": 30 * MINUTE}

@@ -207,7 +207,7 @@ def test_a_next_attempt_in_the_same_pod_ends_what_was_idle() -> Scenario:
 @scenario
 def test_where_intervals_overlap_the_earlier_in_the_filling_order_has_the_time() -> Scenario:
     missing = [workload(gang_pods=2), pod("b", workload_uid="w", started=at(10)), hold("b", at(10), slot=1)]
-    said = [
+    stuck_events = [
         event(events.STUCK, at(8)),
         event(events.UNSTUCK, at(20)),
         event(events.LOOP_ENDED, at(18)),
@@ -218,7 +218,7 @@ def test_where_intervals_overlap_the_earlier_in_the_filling_order_has_the_time()
     trained = [run(at(0), first_step_ms=at(12)), windows(at(12), at(60), step=100)]
     again = run(at(50), attempt=2, resumed_step=100, first_step_ms=at(50), slot_index=1, pod_uid="b")
     cluster = [node(count=2), until(at(60), count=2), pod(workload_uid="w"), hold(), samples("spins", at(0), at(60))]
-    found = yield [*cluster, *missing, *trained, *said, again]
+    found = yield [*cluster, *missing, *trained, *stuck_events, again]
     minutes = {"gang_wait": 10, "startup": 2, "hang": 8, "idle_held": 5, "diverged": 15, "lost_work": 20}
     assert found.states(pod_uid="p") == {state: count * MINUTE for state, count in minutes.items()}
 

@@ -82,7 +82,7 @@ def _every_millisecond(found: Ledger, cluster: Cluster) -> None:
 
 
 def _settled(held: Counter[HeldKey], cluster: Cluster) -> dict[HeldKey, int]:
-    """All but the minutes in which a node goes: as what it comes back in the same minute is nobody's business."""
+    """All minutes except those in which a node is removed: its state on return in the same minute does not matter."""
     went = {(seen.node_uid, seen.time_ms // MS_PER_MINUTE * MS_PER_MINUTE) for seen in cluster.of(Node, present=False)}
     return {key: ms for key, ms in held.items() if (key[0], key[2]) not in went}
 
@@ -97,7 +97,7 @@ def _in_order(rows: list[LedgerRow]) -> None:
 
 
 def _window(covered: LedgerCoverage, chance: random.Random) -> TimeRange:
-    """All of it, or whole minutes of it."""
+    """The whole time range, or a range of whole minutes in it."""
     if chance.random() < 0.7:
         return TimeRange(covered.from_ms, covered.end_ms)
     minutes = sorted(chance.sample(range(covered.from_ms, covered.end_ms + 1, MS_PER_MINUTE), 2))
@@ -136,8 +136,8 @@ def _by_state(rows: list[LedgerRow]) -> Counter[str]:
 
 
 def _claims(store: Store, window: TimeRange, rows: list[LedgerRow]) -> None:
-    asked = [detector.__wrapped__ for detector in DETECTORS]  # all of them, whatever states there are
-    everything = find(Evidence(store, window, EVERYTHING, UTC), asked)
+    detectors = [detector.__wrapped__ for detector in DETECTORS]  # all of them, whatever states there are
+    everything = find(Evidence(store, window, EVERYTHING, UTC), detectors)
     findings = find(Evidence(store, window, EVERYTHING, UTC), DETECTORS)
     assert findings == everything  # who is not asked had nothing to claim
     assert all(finding.proposal.states == CLAIMS[finding.proposal.cause] for finding in findings)
@@ -152,7 +152,7 @@ def _claims(store: Store, window: TimeRange, rows: list[LedgerRow]) -> None:
         of_cause[cause] += claim.ms
         assert claim.state in {s for f in findings if f.proposal.cause == cause for s in f.proposal.states}
     have = {row[:-1]: row.ms for row in rows}
-    assert all(ms <= have[key] for key, ms in claimed.items())  # none of it twice, none that is not there
+    assert all(ms <= have[key] for key, ms in claimed.items())  # no time is claimed twice, and none that does not exist
     found: Counter[str] = Counter()
     for finding in findings:
         found[finding.proposal.cause] += finding.gpu_ms

@@ -42,7 +42,7 @@ def _paid(rows: list[LedgerRow]) -> Counter[tuple[Any, ...]]:
 
 def _without_evidence(record: Any) -> Any:
     if isinstance(record, Event):
-        return record._replace(kind="said nothing")
+        return record._replace(kind="without meaning")
     return record._replace(resumed_step=None) if isinstance(record, Run) else record
 
 
@@ -132,7 +132,7 @@ def test_a_short_pause_is_no_hang() -> Scenario:
 def test_a_hang_that_ended_with_its_run_is_as_long_as_that() -> Scenario:
     died = [run(at(0), first_step_ms=at(0), ended_ms=at(20, 10), time_ms=at(21)), windows(at(0), at(20))]
     found = yield [*CLUSTER, *died, event(events.STUCK, at(20)), event(events.UNSTUCK, at(50))]
-    assert "hang" not in found.states()  # ten seconds are none
+    assert "hang" not in found.states()  # ten seconds are too short
 
 
 @scenario

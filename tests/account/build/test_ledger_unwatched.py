@@ -1,4 +1,4 @@
-"""While nobody watches a cluster, nothing of it is surely free."""
+"""While a cluster is not observed, none of its GPUs is known to be free."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_another_cluster_s_gap_is_none(tmp_path: Path) -> None:
 
 
 def gang_wait(folder: Path, *records: object) -> float:
-    """How many minutes a pod waited for the other one of its gang, when nobody watched from minute 30 to 60."""
+    """The minutes that a pod waited for the other one of its gang, without observations from minute 30 to 60."""
     gang = Workload(START_MS, "test", "job", "PyTorchJob", "ml", "job", gang_pods=2)
     return states(folder, gap(30, 30), gang, *records)["a", "gang_wait"] / 2
 

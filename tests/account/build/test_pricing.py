@@ -23,7 +23,7 @@ def shared(*shares: int, **more: Any) -> list[Any]:
 
 
 def parts(found: Ledger) -> dict[str | None, int]:
-    """Milliseconds of each pod, and of nobody."""
+    """Milliseconds of each pod, and of free time."""
     return {uid: sum(row.ms for row in found.rows if row.pod_uid == uid) for uid in {row.pod_uid for row in found.rows}}
 
 

@@ -72,7 +72,7 @@ def test_forgetting_less_later_brings_nothing_back(tmp_path):
 
 
 def test_what_was_forgotten_is_not_built_again_from_what_is_left_of_it(tmp_path):
-    """A new catalogue does not know of retention: of objects alone, the past would look idle."""
+    """A new catalog does not record retention: from objects alone, the past would look idle."""
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(hours=HOURS), *job(pods=1, gpus=1)])
         store.seal()

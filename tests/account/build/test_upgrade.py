@@ -105,7 +105,7 @@ def states_of(store: Store, from_ms: int, to_ms: int) -> set[str]:
 
 
 def test_closed_time_of_an_older_folder_is_not_rebuilt_and_nothing_is_adjusted(store: Store, name: str) -> None:
-    told = json.loads((FOLDERS / f"{name}.json").read_text())
+    recorded = json.loads((FOLDERS / f"{name}.json").read_text())
     before = rows_of(store)
     files = {part.path for part in parts_of(store, closed=True)}
     account(store)
@@ -113,7 +113,7 @@ def test_closed_time_of_an_older_folder_is_not_rebuilt_and_nothing_is_adjusted(s
     assert files <= {part.path for part in parts_of(store, closed=True)}
     for question, month in (("closed", "2025-09"), ("next", "2025-10")):
         found = answer(store, month)
-        assert amounts(found["rows"]) == amounts(told[question]["rows"])
+        assert amounts(found["rows"]) == amounts(recorded[question]["rows"])
         assert {row["adjusts"] for row in found["rows"]} == {None}
     for part in store.parts("ledger_row"):
         made = Provenance.parse(part.digest)

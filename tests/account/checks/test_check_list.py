@@ -1,4 +1,4 @@
-"""Every invariant that `pyrometer check` verifies: broken alone it is told, and mended where it can be."""
+"""Every invariant that `pyrometer check` verifies: a violation is reported, and repaired where possible."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def drop(kind: str) -> Callable[[Store], None]:
     return lambda store: store.drop_parts(store.parts(kind))
 
 
-# What is broken, what is told of it, and whether it can be mended.
+# The violation, its message, and whether it can be repaired.
 BROKEN: dict[str, tuple[Callable[[Store], None], str, bool]] = {
     "bytes": (listed(bytes=7), r"has [\d,]+ bytes, 7 are listed", True),
     "rows": (listed(row_count=7), "has 60 rows, 7 are listed", True),
@@ -164,10 +164,10 @@ MENDED = [what if what in QUICK else pytest.param(what, marks=pytest.mark.heavy)
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_broken_is_told(store: Store, what: str) -> None:
-    break_it, told, _ = BROKEN[what]
+    break_it, message, _ = BROKEN[what]
     break_it(store)
     texts = found(store)
-    assert [text for text in texts if re.search(told, text)], texts
+    assert [text for text in texts if re.search(message, text)], texts
 
 
 @pytest.mark.parametrize("what", MENDED)

@@ -81,14 +81,14 @@ def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_
     with folder() as store:
         store.append(objects(chance, ms_of(FIRST)))
         write_days(store, {day: random_day(chance, day) for day in days if chance.random() < 0.8})
-        told: dict[str, str] = {}
+        charged_before: dict[str, str] = {}
         next_to_close, kept = FIRST, {}
         for step in range(5):
             if chance.random() < 0.4 and next_to_close < date(2026, 12, 1):
                 with suppress(ClosingError):  # there may be nothing in it
                     closing(store, next_to_close)
                     name = month_of(next_to_close)
-                    told[name], kept = json.dumps(charged(store, month_range(name, UTC))), frozen(store)
+                    charged_before[name], kept = json.dumps(charged(store, month_range(name, UTC))), frozen(store)
                 next_to_close = next_month(next_to_close)
             elif chance.random() < 0.3:
                 store.append(objects(chance, ms_of(FIRST) + step + 1))  # whose a job is turns out to be another's
@@ -96,7 +96,7 @@ def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_
                 changed = chance.sample(days, 2)
                 write_days(store, {day: random_day(chance, day, chance.choice((0, 4))) for day in changed})
             _nothing_is_lost_or_twice(store)
-            for name, before in told.items():
+            for name, before in charged_before.items():
                 assert json.dumps(charged(store, month_range(name, UTC))) == before
             assert {name: content for name, content in frozen(store).items() if name in kept} == kept
         assert list(problems(store.folder, store.connection)) == []
@@ -117,7 +117,7 @@ def test_the_same_holds_of_records_that_come_late_and_books_that_change(seed: in
     chance.shuffle(records)
     books = ([], [Price(0, 2_000_001, 0)], [Price(0, 3_333_333, 0), Price(0, 1, begin + 2 * MS_PER_HOUR)])
     with folder() as store:
-        told: dict[str, str] = {}
+        charged_before: dict[str, str] = {}
         next_to_close = OCTOBER
         for _ in range(6):
             some = chance.randrange(0, 9)
@@ -128,10 +128,10 @@ def test_the_same_holds_of_records_that_come_late_and_books_that_change(seed: in
                 with suppress(ClosingError):
                     closing(store, next_to_close, zone=BERLIN)
                     window = month_range(month_of(next_to_close), BERLIN)
-                    told[month_of(next_to_close)] = json.dumps(charged(store, window, zone=BERLIN))
+                    charged_before[month_of(next_to_close)] = json.dumps(charged(store, window, zone=BERLIN))
                     next_to_close = next_month(next_to_close)
             _nothing_is_lost_or_twice(store, BERLIN)
-            for name, before in told.items():
+            for name, before in charged_before.items():
                 assert json.dumps(charged(store, month_range(name, BERLIN), zone=BERLIN)) == before
 
 
@@ -152,7 +152,7 @@ def _nothing_is_lost_or_twice(store: Store, zone: Any = UTC) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    """Two months: a job of `vision`, and what nobody held."""
+    """Two months: a job of `vision`, and free GPUs."""
     with Store(tmp_path / "data", create=True) as store:
         chance = random.Random(1)
         store.append([one for one in objects(chance, ms_of(FIRST)) if not isinstance(one, Workload)])
@@ -348,8 +348,8 @@ def test_a_file_that_was_changed_or_is_gone_is_found(store: Store) -> None:
     closing(store, OCTOBER)
     closing(store, NOVEMBER)
     october, november = read_closed_months(store.folder)
-    told = store.folder / FOLDER / "2026-10.json"
-    told.write_text(told.read_text().replace('"ann"', '"bob"'))
+    path = store.folder / FOLDER / "2026-10.json"
+    path.write_text(path.read_text().replace('"ann"', '"bob"'))
     path = store.folder / FOLDER / november.file
     path.write_bytes(path.read_bytes() + b" ")
     (store.folder / FOLDER / october.file).unlink()
@@ -364,10 +364,10 @@ def test_a_file_that_was_changed_or_is_gone_is_found(store: Store) -> None:
 @pytest.mark.parametrize("amount", ["gpu_ms", "usd_micro"])
 def test_a_total_that_its_charges_do_not_add_up_to_is_found(store: Store, amount: str) -> None:
     closing(store, OCTOBER)
-    told = store.folder / FOLDER / "2026-10.json"
-    closed = json.loads(told.read_text())
+    path = store.folder / FOLDER / "2026-10.json"
+    closed = json.loads(path.read_text())
     closed["total"][amount] += 1_000_000
-    told.write_text(json.dumps(closed))
+    path.write_text(json.dumps(closed))
     (found,) = problems(store.folder, store.connection)
     assert found.endswith(" does not add up to what closed/2026-10.json says.")
 

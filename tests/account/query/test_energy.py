@@ -1,4 +1,4 @@
-"""What holders drew: all that the counter counted, nothing that nobody measured, and the same however it is asked."""
+"""The energy of holders: all that the counter counted, nothing unmeasured, and the same in every grouping."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def steady(from_min: int, to_min: int, watts: int, start_j: int = 0, **more: Any
 
 
 def joules(found: Ledger, pod_uid: str | None = "", **of: Any) -> float:
-    """What a holder drew; of everybody when nobody is named."""
+    """The energy of a holder, or of all holders."""
     rows = [row for row in found.energy if pod_uid == "" or row.pod_uid == pod_uid]
     return sum(row.energy_mj for row in rows if all(getattr(row, name) == value for name, value in of.items())) / 1000
 
@@ -242,7 +242,7 @@ def test_any_grouping_and_any_windows_add_up() -> None:
         cuts = [at(0), at(7), at(15), at(31), at(52), at(53), at(120)]
         pieces = [energy_in(store, *edge) for edge in pairwise(cuts)]
         assert [sum(amounts) for amounts in zip(*pieces, strict=True)] == list(whole)
-        free = 10 * 60_000_000 * (3 + 8) // (10 + 15)  # divided as the time of both GPUs that nobody held
+        free = 10 * 60_000_000 * (3 + 8) // (10 + 15)  # divided like the free time of both GPUs
         assert pieces[1].mj == free + 5 * 60_000_000
         half = cost(store, TimeRange(at(40), at(55)), ["pod"], zone=UTC)
         assert {row["pod"]: row["energy_wh"] for row in half["rows"]} == {None: None, "a": 167, "b": 83}

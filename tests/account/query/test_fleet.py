@@ -45,8 +45,8 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(fleet, "ROWS_OF_A_PIECE", 13)
 
 
-def asked(answering, *arguments, **more):
-    """The answer; or what is said instead."""
+def answer_or_error(answering, *arguments, **more):
+    """The answer, or the text of the error."""
     try:
         return as_text(answering(*arguments, **more))
     except NotFoundError as error:
@@ -64,9 +64,9 @@ def test_a_cluster_of_a_lake_answers_as_its_folder_does(seed: int) -> None:
             question = random_question(chance)
             if "cluster" in question["by"].split(","):
                 continue  # it has the lake's name there
-            expected = asked(folder_answer, store, question)
+            expected = answer_or_error(folder_answer, store, question)
             for engine in (Local(), Cutting()):
-                assert asked(lake_answer, LakeStorage(lake), question, engine=engine) == expected, question
+                assert answer_or_error(lake_answer, LakeStorage(lake), question, engine=engine) == expected, question
 
 
 @settings(max_examples=EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
@@ -85,7 +85,7 @@ def test_three_clusters_are_one_that_had_everything(seed: int) -> None:
             question = random_question(chance)
             if {"workload", "cluster"} & set(question["by"].split(",")):
                 continue  # these have identities of their own, or the lake's name
-            assert _figures(asked_of_lake(lake, question, Cutting())) == _figures(of(whole, question)), question
+            assert _figures(lake_answer_by_team(lake, question, Cutting())) == _figures(of(whole, question)), question
 
 
 def of(store, question):
@@ -95,7 +95,7 @@ def of(store, question):
         return {"rows": [str(error)]}
 
 
-def asked_of_lake(lake, question, engine):
+def lake_answer_by_team(lake, question, engine):
     try:
         return lake_answer(LakeStorage(lake), question, engine=engine)
     except NotFoundError as error:
@@ -129,8 +129,10 @@ def test_a_closed_month_is_what_was_charged_and_the_next_one_has_its_adjustments
                 {"by": "hour"},
             ):
                 question = {"month": named, **more}
-                expected = asked(folder_answer, store, question)
-                assert asked(lake_answer, LakeStorage(str(tmp_path)), question, engine=Cutting()) == expected, question
+                expected = answer_or_error(folder_answer, store, question)
+                assert (
+                    answer_or_error(lake_answer, LakeStorage(str(tmp_path)), question, engine=Cutting()) == expected
+                ), question
             expected = as_text(folder_answer(store, {"month": named}, "charges"))
             assert as_text(lake_answer(LakeStorage(str(tmp_path)), {"month": named}, what="charges")) == expected
         with folder() as other:
@@ -175,8 +177,8 @@ def test_what_cannot_be_asked_of_several_says_how(tmp_path) -> None:
             lake_answer(lake, {"by": "cause"})
         with pytest.raises(QuestionError, match="`why` cannot be divided among machines"):
             lake_answer(lake, {}, what="why", clusters=["east"], engine=Cutting())
-        with pytest.raises(NotFoundError, match="There is no team 'nobody'"):
-            lake_answer(lake, {"team": "nobody"})
+        with pytest.raises(NotFoundError, match="There is no team 'absent'"):
+            lake_answer(lake, {"team": "absent"})
         store.set_meta("lake_source", "east")
         copy_to_lake(store, lake, "east", settings=TARIFF._replace(timezone="Europe/Berlin"))
         with pytest.raises(QuestionError, match=r"different time zones \(Europe/Berlin, UTC\)\. Pass --tz"):

@@ -53,7 +53,7 @@ def test_each_its_own_when_namespaces_pay(tmp_path: Path) -> None:
     "own",
     [
         {"team_rule": "label:team"},  # it says who pays
-        {"experiment_rule": "name"},  # nobody named the experiment: two workloads may have the same name by chance
+        {"experiment_rule": "name"},  # unnamed experiments: two workloads may have the same name by chance
     ],
 )
 def test_what_is_said_is_kept(tmp_path: Path, own: dict[str, str]) -> None:

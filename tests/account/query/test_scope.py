@@ -1,4 +1,4 @@
-"""What belongs to a team: nothing else can be read, nothing of it is missing, and everything together is the whole."""
+"""The scope of a team: it reads all of its own records and no others, and all teams together are the whole."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DEFAULT = Settings()
 TEAMS = ("nlp", "vision", "platform", None)
 
 
-def answer(store: Store, what: str, told: Settings = DEFAULT, **parameters: str) -> dict[str, Any]:
-    covered = bring_up_to_date(store, told, now_ms=clusters.START_MS + 1000 * clusters.HOUR)
+def answer(store: Store, what: str, settings: Settings = DEFAULT, **parameters: str) -> dict[str, Any]:
+    covered = bring_up_to_date(store, settings, now_ms=clusters.START_MS + 1000 * clusters.HOUR)
     assert covered is not None
-    return question(what, {"all": "1", **parameters}, told)(store, covered)
+    return question(what, {"all": "1", **parameters}, settings)(store, covered)
 
 
 @pytest.fixture(scope="module")
@@ -76,26 +76,26 @@ def held(draw: st.DrawFn) -> list[Any]:
 @settings(max_examples=10 if THOROUGH else 4)
 @given(held(), st.sampled_from(("experiment", "namespace")))
 def test_what_all_have_together_is_everything(records: list[Any], bill_to: str) -> None:
-    told = Settings(bill_to=bill_to)
+    settings = Settings(bill_to=bill_to)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), create=True) as store:
         store.append(records)
         for by in ("team", "experiment"):
-            whole = answer(store, "cost", told, by=by)
+            whole = answer(store, "cost", settings, by=by)
             parts = {row[by]: row["gpu_ms"] for row in whole["rows"]}
-            of_nobody = parts.pop(None, 0)
-            asked = {name: answer(store, "cost", told, by=f"{by},state", **{by: name}) for name in parts}
-            assert {name: one["total"]["gpu_ms"] for name, one in asked.items()} == parts
-            assert sum(parts.values()) + of_nobody == whole["total"]["gpu_ms"]
-            assert {row[by] for one in asked.values() for row in one["rows"]} <= set(parts)
-            assert bool(of_nobody) <= (by == "experiment")  # nobody's time has no experiment; its team is the platform
-        for row in answer(store, "cost", told, by="workload")["rows"]:
+            without_group = parts.pop(None, 0)
+            by_group = {name: answer(store, "cost", settings, by=f"{by},state", **{by: name}) for name in parts}
+            assert {name: one["total"]["gpu_ms"] for name, one in by_group.items()} == parts
+            assert sum(parts.values()) + without_group == whole["total"]["gpu_ms"]
+            assert {row[by] for one in by_group.values() for row in one["rows"]} <= set(parts)
+            assert bool(without_group) <= (by == "experiment")  # free time has no experiment; its team is the platform
+        for row in answer(store, "cost", settings, by="workload")["rows"]:
             if row["workload"]:
                 uid = row["workload"]["uid"]
-                alone = answer(store, "cost", told, by="state", workload=uid)["total"]
+                alone = answer(store, "cost", settings, by="state", workload=uid)["total"]
                 assert alone["gpu_ms"] == row["gpu_ms"]
                 # Rows are rounded so that they add up to their total: up or down, whichever half they are next to.
                 assert abs(alone["usd_micro"] - row["usd_micro"]) <= 1
-                assert answer(store, "burn", told, workload=uid)["total"]["gpu_ms"] == row["gpu_ms"]
+                assert answer(store, "burn", settings, workload=uid)["total"]["gpu_ms"] == row["gpu_ms"]
 
 
 def test_a_workload_is_found_by_its_uid_and_a_pod_without_one_by_its_own(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_what_others_do_changes_nothing_that_a_team_is_told(tmp_path: Path) -> N
         *two_teams.training_of(two_teams.THEIRS),
         *two_teams.other_records_of(two_teams.THEIRS, two_teams.OURS, 1),
     ]
-    asked: list[tuple[str, dict[str, str]]] = [
+    questions: list[tuple[str, dict[str, str]]] = [
         ("why", {}),
         ("cost", {"by": "node,state"}),
         ("cost", {"by": "cause"}),
@@ -269,10 +269,10 @@ def test_what_others_do_changes_nothing_that_a_team_is_told(tmp_path: Path) -> N
         ("trace", {"run": two_teams.OUR_RUN, "step": "20"}),
         ("lineage", {"run": two_teams.OUR_RUN, "spikes": "1"}),
     ]
-    told = []
+    answers = []
     sampled = [one for one in theirs if isinstance(one, GpuSample)]  # the last minute's energy is known by the next one
     for number, records in enumerate(([*ours, *sampled], [*ours, *theirs])):
         with Store(tmp_path / str(number), create=True) as store:
             store.append(records)
-            told.append([answer(store, what, team=two_teams.TEAM, **more) for what, more in asked])
-    assert told[0] == told[1]
+            answers.append([answer(store, what, team=two_teams.TEAM, **more) for what, more in questions])
+    assert answers[0] == answers[1]

@@ -1,4 +1,4 @@
-"""Who pays for what nobody held: whatever the answer is grouped by, a team pays the same, and nothing is lost."""
+"""Sharing the cost of free time: a team pays the same in every grouping, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BYS = (
 Amounts = tuple[int, int]
 
 
-def told(
+def cost_by(
     store: Store, by: tuple[str, ...], how: str, team: str | None = None, window: TimeRange = WINDOW
 ) -> dict[str, Any]:
     """The answer of `cost --share-platform`, as questions ask for it."""
@@ -74,7 +74,7 @@ def a_month(seed: int) -> Iterator[Store]:
             try:
                 close(store, Settings(), "2026-09", UTC, now_ms=WINDOW.to_ms + MS_PER_DAY, by="ann")
             except ValueError:  # nothing in it
-                assert not told(store, ("team",), "none")["rows"]
+                assert not cost_by(store, ("team",), "none")["rows"]
         yield store
 
 
@@ -82,24 +82,24 @@ def a_month(seed: int) -> Iterator[Store]:
 @given(st.integers(0, 2**48), st.sampled_from(["even", "proportional"]))
 def test_nothing_is_lost_and_a_team_pays_the_same_in_every_grouping(seed: int, how: str) -> None:
     with a_month(seed) as store:
-        alone = told(store, ("team",), "none")
-        whole = by_team(told(store, ("team",), how))
+        alone = cost_by(store, ("team",), "none")
+        whole = by_team(cost_by(store, ("team",), how))
         for by in BYS:
-            answer = told(store, by, how)
+            answer = cost_by(store, by, how)
             for name in ("gpu_ms", "usd_micro", "unpriced_gpu_ms"):
                 assert answer["total"][name] == alone["total"][name], (by, name)
                 if name != "unpriced_gpu_ms":
                     assert sum(row[name] or 0 for row in answer["rows"]) == (alone["total"][name] or 0)
             if "team" in by:
                 assert by_team(answer) == whole
-        held = {row["team"] for row in told(store, ("team", "workload"), "none")["rows"] if row["workload"]}
+        held = {row["team"] for row in cost_by(store, ("team", "workload"), "none")["rows"] if row["workload"]}
         if held:
             assert set(whole) <= held
             _each_pays_its_part(store, how, whole)
 
 
 def _each_pays_its_part(store: Store, how: str, whole: dict[str | None, Amounts]) -> None:
-    rows = told(store, ("team", "workload", "state"), "none")["rows"]
+    rows = cost_by(store, ("team", "workload", "state"), "none")["rows"]
     held: dict[str | None, list[int]] = {}
     free_ms = free_micro = 0
     for row in rows:
@@ -129,21 +129,21 @@ def _each_pays_its_part(store: Store, how: str, whole: dict[str | None, Amounts]
 @given(st.integers(0, 2**48), st.sampled_from(["even", "proportional"]))
 def test_a_team_is_told_its_own_share_and_not_where_it_was(seed: int, how: str) -> None:
     with a_month(seed) as store:
-        whole = by_team(told(store, ("team",), how))
+        whole = by_team(cost_by(store, ("team",), how))
         for team, (ms, micro) in whole.items():
             if team in (None, "platform"):
                 continue
-            own = told(store, ("team", "node", "state", "day"), how, team)
+            own = cost_by(store, ("team", "node", "state", "day"), how, team)
             assert {row["team"] for row in own["rows"]} <= {team}
             assert abs(own["total"]["gpu_ms"] - ms) <= 1
             assert abs((own["total"]["usd_micro"] or 0) - micro) <= 1
-            theirs = told(store, ("team", "node", "state", "day"), "none", team)["rows"]
+            theirs = cost_by(store, ("team", "node", "state", "day"), "none", team)["rows"]
             places = {(row["node"], row["state"]) for row in theirs}
             assert {(row["node"], row["state"]) for row in own["rows"]} <= {*places, (None, None)}
 
 
 def test_by_example() -> None:
-    """Three teams of 1, 2 and 3 hours at a dollar, and a dollar and a micro-dollar of nobody's."""
+    """Three teams of 1, 2 and 3 hours at a dollar, and free time for a dollar and a micro-dollar."""
     with folder() as store:
         chance = random.Random(0)
         day = ms_of(FIRST)
@@ -156,7 +156,7 @@ def test_by_example() -> None:
         write_days(store, {FIRST: rows})
         store.append([_of(pod, team, day) for pod, team in (("pod-0", "a"), ("pod-1", "b"), ("pod-2", "c"))])
         owed = {
-            how: {team: micro for team, (_, micro) in by_team(told(store, ("team",), how)).items()}
+            how: {team: micro for team, (_, micro) in by_team(cost_by(store, ("team",), how)).items()}
             for how in ("none", "even", "proportional")
         }
     assert owed == {
@@ -174,8 +174,8 @@ def test_a_team_s_share_has_its_energy(by: tuple[str, ...]) -> None:
         store.append([node(), until(at(60)), pod("a"), hold("a", at(0), at(30)), *drawn])
         build(store, Settings(), now_ms=at(61))
         window = TimeRange(at(0), at(60))
-        everybody = told(store, by, "even", window=window)["total"]
-        own = told(store, by, "even", "research", window)["total"]
+        everybody = cost_by(store, by, "even", window=window)["total"]
+        own = cost_by(store, by, "even", "research", window)["total"]
         assert everybody["energy_wh"] == 1000
         assert own == everybody
 
@@ -188,9 +188,9 @@ def test_what_is_held_by_a_pod_that_nobody_saw_is_not_counted_twice() -> None:
         store.append(objects(random.Random(0), day))
         write_days(store, {FIRST: [free, free._replace(node_uid="n0", pod_uid="unseen", state="startup")]})
         for by in (("team",), ("state",), ("team", "state")):
-            answer = told(store, by, "even")
+            answer = cost_by(store, by, "even")
             assert answer["total"]["gpu_ms"] == 120_000, by
-        assert by_team(told(store, ("team",), "even")) == {None: (120_000, 120_000)}
+        assert by_team(cost_by(store, ("team",), "even")) == {None: (120_000, 120_000)}
 
 
 def _of(pod: str, team: str, time_ms: int) -> Any:
@@ -203,7 +203,7 @@ def test_charges_are_shared_at_their_prices_and_without_anybody_the_platform_pay
         store.append(objects(random.Random(0), day))
         free = LedgerRow(day, "n1", 0, None, 1, "free", 1, 3_600_000, 60_000)
         write_days(store, {FIRST: [free]})
-        assert by_team(told(store, ("team",), "even")) == {"platform": (60_000, 60_000)}
+        assert by_team(cost_by(store, ("team",), "even")) == {"platform": (60_000, 60_000)}
         write_days(store, {FIRST: [free, free._replace(node_uid="n0", pod_uid="pod-0", state="train")]})
         open_names(store)
         pot = pot_of(store, CostQuestion(WINDOW, UTC), charged_by(None), "even")

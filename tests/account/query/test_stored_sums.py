@@ -66,16 +66,16 @@ def test_hours_and_minutes_are_the_rows_of_the_ledger(history: History) -> None:
         rows = rows_of(store)
         for window in _windows(covered.from_ms, covered.end_ms, chance):
             inside = [row for row in rows if window.from_ms <= row.minute_ms < window.to_ms]
-            asked = f"SELECT {', '.join(HELD)}, sum(ms)::BIGINT FROM {open_hours(store, *window)} "
-            asked += f"WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms} GROUP BY ALL"
-            found = {row[:-1]: row[-1] for row in store.connection.execute(asked).fetchall()}
+            query = f"SELECT {', '.join(HELD)}, sum(ms)::BIGINT FROM {open_hours(store, *window)} "
+            query += f"WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms} GROUP BY ALL"
+            found = {row[:-1]: row[-1] for row in store.connection.execute(query).fetchall()}
             assert found == _summed(inside, *HELD)
             minutes = open_minutes(store, *window)
-            asked = f"SELECT minute_ms, state, held, sum(ms)::BIGINT FROM {minutes} GROUP BY ALL"
+            query = f"SELECT minute_ms, state, held, sum(ms)::BIGINT FROM {minutes} GROUP BY ALL"
             timeline: Counter[Any] = Counter()
             for row in inside:
                 timeline[row.minute_ms, row.state, row.pod_uid is not None] += row.ms
-            assert {tuple(row[:-1]): row[-1] for row in store.connection.execute(asked).fetchall()} == timeline
+            assert {tuple(row[:-1]): row[-1] for row in store.connection.execute(query).fetchall()} == timeline
 
 
 def _some_are_missing(store: Store, chance: random.Random) -> None:
@@ -96,15 +96,15 @@ def test_answers_are_the_same_with_sums_and_without(history: History) -> None:
         if covered is None:
             return
         open_names(store)
-        asked = [
+        questions = [
             (window, by, zone)
             for window in _windows(covered.from_ms, covered.end_ms, chance)
             for by in chance.sample(BY, 2)
             for zone in chance.sample((UTC, ZoneInfo("Asia/Kolkata"), ZoneInfo("Europe/Berlin")), 1)
         ]
-        summed = [_told(store, *question) for question in asked]
+        summed = [_answer(store, *question) for question in questions]
         store.drop_parts(part for part in store.parts() if part.kind in SUMS)
-        assert summed == [_told(store, *question) for question in asked]
+        assert summed == [_answer(store, *question) for question in questions]
 
 
 def test_windows_of_any_minutes_say_the_same_with_sums_and_without() -> None:
@@ -123,14 +123,14 @@ def test_windows_of_any_minutes_say_the_same_with_sums_and_without() -> None:
         store.append([*held, *busy])
         account(store)
         open_names(store)
-        asked = [(window, by, UTC) for window in windows for by in (["pod"], ["node", "hour"])]
-        summed = [_told(store, *question) for question in asked]
+        questions = [(window, by, UTC) for window in windows for by in (["pod"], ["node", "hour"])]
+        summed = [_answer(store, *question) for question in questions]
         store.drop_parts(part for part in store.parts() if part.kind in SUMS)
-        assert summed == [_told(store, *question) for question in asked]
+        assert summed == [_answer(store, *question) for question in questions]
     assert len({answer["total"]["energy_wh"] for answer, _ in summed}) == len(windows)
 
 
-def _told(store: Store, window: TimeRange, by: list[str], zone: Any) -> Any:
+def _answer(store: Store, window: TimeRange, by: list[str], zone: Any) -> Any:
     return cost(store, window, by, zone=zone), burn(store, window, Settings(), zone=zone)
 
 

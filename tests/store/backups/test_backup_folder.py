@@ -23,7 +23,7 @@ from pyrometer.store.backups.restore import restore
 from pyrometer.store.data_folder import DATABASE
 from tests.support.histories import AFTER_END_MS, History, account, folder, law, node, rows_of
 
-ASKED = {"cost": {"all": "1", "by": "team,experiment,workload,node,state,hour"}, "why": {"all": "1"}, "runs": {}}
+QUESTIONS = {"cost": {"all": "1", "by": "team,experiment,workload,node,state,hour"}, "why": {"all": "1"}, "runs": {}}
 
 
 def members(store: Store, have: set[str]) -> Iterator[BackupMember]:
@@ -45,21 +45,21 @@ def back_up(store: Store, place: BackupFolder, *, over_a_wire: bool = False) -> 
 def answers(store: Store, now_ms: int = AFTER_END_MS) -> dict[str, Any]:
     """What a folder says, as the commands say it."""
     covered = account(store, now_ms)
-    said: dict[str, Any] = {}
-    for what, parameters in ASKED.items():
+    expected: dict[str, Any] = {}
+    for what, parameters in QUESTIONS.items():
         try:
-            said[what] = covered and question(what, dict(parameters), Settings())(store, covered)
+            expected[what] = covered and question(what, dict(parameters), Settings())(store, covered)
         except NotFoundError as error:
-            said[what] = str(error)
+            expected[what] = str(error)
     store.expose_all(SCHEMAS)
-    said["rows"] = {
+    expected["rows"] = {
         kind: sorted(map(repr, store.connection.execute(f"FROM {kind}").fetchall()))
         for kind in SCHEMAS
         if store.has(kind)
     }
-    said["marks"] = store.connection.execute("FROM marks ORDER BY ALL").fetchall()
-    said["rejections"] = store.rejections()
-    return said
+    expected["marks"] = store.connection.execute("FROM marks ORDER BY ALL").fetchall()
+    expected["rejections"] = store.rejections()
+    return expected
 
 
 @law(1)
@@ -74,18 +74,18 @@ def test_every_backup_is_the_folder_at_its_moment(history: History) -> None:
             for sequence in range(3):
                 batch, records = records[: len(records) // (3 - sequence)], records[len(records) // (3 - sequence) :]
                 store.append(batch, producer="p", sequence=sequence)
-                store.append(batch[:3])  # stated again, by nobody in particular
+                store.append(batch[:3])  # repeated, without a producer
                 if chance.random() < 0.6:
                     store.seal(None if chance.random() < 0.5 else AFTER_END_MS - 29 * MS_PER_HOUR)
                 if sequence == looked_at:
-                    said, taken = answers(store, history.now_ms), batch
+                    expected, taken = answers(store, history.now_ms), batch
                 back_up(store, place, over_a_wire=chance.random() < 0.5)
             assert list(place.problems(place.backups())) == []
             restore(place, place.backups()[looked_at], place.folder / "restored")
             with Store(place.folder / "restored") as restored:
                 covered = account(restored, history.now_ms)
                 assert covered is None or covered.chunks_built == 0  # the ledger came with it
-                assert answers(restored, history.now_ms) == said
+                assert answers(restored, history.now_ms) == expected
                 assert not restored.append(taken, producer="p", sequence=looked_at)  # acknowledged before
         finally:
             shutil.rmtree(place.folder, ignore_errors=True)
@@ -279,7 +279,7 @@ def test_what_is_replaced_while_a_backup_is_read_is_in_it(store, place) -> None:
     def meanwhile() -> Iterator[BackupMember]:
         for member in members(store, set()):
             yield member
-            if member.path == "settings.yaml":  # its moment is over; parts are yet to come
+            if member.path == "settings.yaml":  # the snapshot is taken; parts follow
                 store.drop_parts(store.parts("ledger_row"))  # as a ledger that is built again does
                 store.seal()
 

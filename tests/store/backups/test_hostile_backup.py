@@ -61,7 +61,7 @@ def contents_of(place: Path) -> dict[str, Any]:
 
 
 def signed(contents: Any) -> Any:
-    """As somebody writes it who knows how."""
+    """Signs the list like an attacker who knows the format."""
     if not isinstance(contents, dict):
         return contents
     rest = {name: value for name, value in contents.items() if name != "sha256"}
@@ -74,17 +74,17 @@ def written(place: Path, contents: Any) -> Path:
 
 
 def outcome(place: Path, into: Path) -> str | None:
-    """What is said against restoring, in one sentence; None when that was done."""
-    said = None
+    """The error of a restore in one sentence, or None after a restore."""
+    error_text = None
     try:
         chosen = BackupFolder(place).newest()
-        said = next(BackupFolder(place).problems([chosen]), None)
-        if said is None:
+        error_text = next(BackupFolder(place).problems([chosen]), None)
+        if error_text is None:
             restore(BackupFolder(place), chosen, into)
     except StoreError as error:
-        said = str(error)
-    assert said is None or ("\n" not in said and len(said) < 1_000)
-    return said
+        error_text = str(error)
+    assert error_text is None or ("\n" not in error_text and len(error_text) < 1_000)
+    return error_text
 
 
 SAFE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -105,10 +105,10 @@ def test_a_changed_manifest_is_refused_or_restores_the_same(good, tmp_path_facto
     (around / "mine").write_text("mine")
     before = folder_contents(around)
     into = around / "restored"
-    said = outcome(place, into)
+    error_text = outcome(place, into)
     after = folder_contents(around)
     assert {path: body for path, body in after.items() if not path.startswith(f"{into}/")} == before
-    if said is None:
+    if error_text is None:
         for path, file in contents["files"].items():
             if not path.startswith("hot/"):
                 body = (into / path).read_bytes()
@@ -119,13 +119,15 @@ def test_a_changed_manifest_is_refused_or_restores_the_same(good, tmp_path_facto
 
 
 HOSTILE = {
-    "SQL in the name of a table": lambda told, text: told["hot"][0].update(name=text),
-    "a kind": lambda told, text: told["hot"][0].update(kind=text),
-    "the path of a part": lambda told, text: told["parts"][0].update(path=text),
-    "columns of a part": lambda told, text: told["parts"][0].update(columns=text),
-    "a file": lambda told, text: told["files"].update({text: {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}}),
-    "a digest": lambda told, text: next(iter(told["files"].values())).update(sha256=text),
-    "a name of meta": lambda told, text: told["meta"].update(schema_version=text),
+    "SQL in the name of a table": lambda contents, text: contents["hot"][0].update(name=text),
+    "a kind": lambda contents, text: contents["hot"][0].update(kind=text),
+    "the path of a part": lambda contents, text: contents["parts"][0].update(path=text),
+    "columns of a part": lambda contents, text: contents["parts"][0].update(columns=text),
+    "a file": lambda contents, text: contents["files"].update(
+        {text: {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}}
+    ),
+    "a digest": lambda contents, text: next(iter(contents["files"].values())).update(sha256=text),
+    "a name of meta": lambda contents, text: contents["meta"].update(schema_version=text),
 }
 
 
@@ -135,44 +137,44 @@ HOSTILE = {
 @pytest.mark.parametrize("field", HOSTILE)
 def test_check_says_so_and_restore_refuses(good, tmp_path, capsys, field, text) -> None:
     place = shutil.copytree(good, tmp_path / "backups")
-    told = contents_of(place)
-    HOSTILE[field](told, text)
-    written(place, signed(told))
+    contents = contents_of(place)
+    HOSTILE[field](contents, text)
+    written(place, signed(contents))
     before = folder_contents(tmp_path)
     for command in (["check", str(place)], ["restore", str(place), "--out", str(tmp_path / "restored")]):
         with pytest.raises(SystemExit) as ended:
             main(command)
         assert ended.value.code == 1
-        said = capsys.readouterr()
-        assert len((said.out + said.err).strip().splitlines()) == 1
-        assert "Traceback" not in said.err
+        error_text = capsys.readouterr()
+        assert len((error_text.out + error_text.err).strip().splitlines()) == 1
+        assert "Traceback" not in error_text.err
     assert folder_contents(tmp_path) == before
 
 
 def test_a_table_s_name_is_no_sql(good, tmp_path) -> None:
     """The name and the file agree, as those of a backup do that was made for this."""
     place = shutil.copytree(good, tmp_path / "backups")
-    told = contents_of(place)
-    path = f"hot/{told['hot'][0]['name']}.parquet"
+    contents = contents_of(place)
+    path = f"hot/{contents['hot'][0]['name']}.parquet"
     name = "z(a int); COPY (SELECT 1) TO 'outside.csv'; CREATE TABLE hot_node_000000000000"
-    told["hot"][0]["name"] = name
-    told["files"][f"hot/{name}.parquet"] = told["files"].pop(path)
+    contents["hot"][0]["name"] = name
+    contents["files"][f"hot/{name}.parquet"] = contents["files"].pop(path)
     (place / NAME / path).rename(place / NAME / "hot" / f"{name}.parquet")
-    assert outcome(written(place, signed(told)), tmp_path / "restored") is not None
+    assert outcome(written(place, signed(contents)), tmp_path / "restored") is not None
     assert not (tmp_path / "restored").exists()
 
 
 def test_a_link_in_a_backup_leads_nowhere(good, tmp_path) -> None:
     place = shutil.copytree(good, tmp_path / "backups")
-    told = contents_of(place)
+    contents = contents_of(place)
     secret = tmp_path / "secret"
     secret.write_text("secret")
-    told["files"]["settings.yaml"] = {"bytes": 6, "sha256": hashlib.sha256(b"secret").hexdigest()}
+    contents["files"]["settings.yaml"] = {"bytes": 6, "sha256": hashlib.sha256(b"secret").hexdigest()}
     (place / NAME / "settings.yaml").unlink()
     (place / NAME / "settings.yaml").symlink_to(secret)
-    said = outcome(written(place, signed(told)), tmp_path / "restored")
-    assert said is not None
-    assert "leads out of" in said
+    error_text = outcome(written(place, signed(contents)), tmp_path / "restored")
+    assert error_text is not None
+    assert "leads out of" in error_text
 
 
 def test_a_pipe_in_a_backup_is_no_file(good, tmp_path) -> None:
@@ -212,9 +214,9 @@ MEMBERS = {
 def test_no_stream_does_harm(tmp_path, name) -> None:
     place = BackupFolder(tmp_path / "backups")
     (tmp_path / "mine").write_text("mine")
-    with place.locked(), pytest.raises(BackupError) as told:
+    with place.locked(), pytest.raises(BackupError) as contents:
         place.receive(unpacked([MEMBERS[name], bytes(10_240)]))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(contents.value)
     assert {path.name for path in tmp_path.iterdir()} == {"backups", "mine"}
     assert place.backups() == []
 
@@ -265,10 +267,10 @@ def test_a_stream_with_one_other_byte_is_refused_or_the_same(tmp_path_factory, a
 
 
 def test_a_list_that_is_sent_is_checked_before_it_is_used(good, tmp_path) -> None:
-    told = contents_of(good)
-    for at in paths_in(told):
+    contents = contents_of(good)
+    for at in paths_in(contents):
         for value in ("../outside", -1, None, [], {}):
-            changed = json.dumps(replace_at(told, at, value)).encode()
+            changed = json.dumps(replace_at(contents, at, value)).encode()
             place = BackupFolder(tmp_path / "b")
             with place.locked(), pytest.raises(BackupError):
                 place.receive([BackupMember("backup.json", len(changed), [changed])])

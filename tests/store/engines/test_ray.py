@@ -101,7 +101,7 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(fleet, "ROWS_OF_A_PIECE", 13)
 
 
-def asked(*arguments, **more) -> str:
+def answer_text(*arguments, **more) -> str:
     try:
         return as_text(lake_answer(*arguments, **more))
     except NotFoundError as error:
@@ -112,15 +112,15 @@ def test_all_ways_to_read_a_lake_give_one_answer(lakes, ray, tmp_path) -> None:
     chance = random.Random(SEED)
     for number in range(5):
         question = random_question(chance)
-        expected = asked(lakes["folder"], question)
-        assert asked(lakes["folder"], question, engine=ray) == expected, question
-        assert asked(lakes["bucket"], question, cache=tmp_path, engine=ray if number < 2 else Local()) == expected, (
-            question
-        )
+        expected = answer_text(lakes["folder"], question)
+        assert answer_text(lakes["folder"], question, engine=ray) == expected, question
+        assert (
+            answer_text(lakes["bucket"], question, cache=tmp_path, engine=ray if number < 2 else Local()) == expected
+        ), question
     with folder() as whole:
         fill_store(whole, *(facts(SEED + number, name) for number, name in enumerate(NAMES)))
         question = {"by": "team,state", "all": "1"}
-        assert asked(lakes["folder"], question, engine=ray) == as_text(folder_answer(whole, question))
+        assert answer_text(lakes["folder"], question, engine=ray) == as_text(folder_answer(whole, question))
 
 
 def test_a_worker_that_is_killed_in_the_middle_of_its_task_changes_nothing(lakes, ray, tmp_path) -> None:
@@ -133,7 +133,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_its_task_changes_nothing(lakes
             )
 
     question = {"by": "experiment,day", "all": "1"}
-    assert asked(lakes["folder"], question, engine=Killing()) == asked(lakes["folder"], question)
+    assert answer_text(lakes["folder"], question, engine=Killing()) == answer_text(lakes["folder"], question)
     assert (tmp_path / "died").read_text() == "killed\nagain\n"
 
 

@@ -1,4 +1,4 @@
-"""A lake that somebody else writes to: a manifest that was made to do harm is refused, and touches nothing."""
+"""A lake with an untrusted writer: a hostile manifest is refused and changes nothing."""
 
 from __future__ import annotations
 
@@ -54,44 +54,44 @@ def manifest_in(lake: Path) -> dict[str, Any]:
 
 
 def answered(lake: Path) -> Any:
-    def settings_of(told: Any) -> Settings:
-        return with_values(Settings(), {n: v for n, v in told.items() if n in Settings._fields}, "The manifest")
+    def settings_of(manifest: Any) -> Settings:
+        return with_values(Settings(), {n: v for n, v in manifest.items() if n in Settings._fields}, "The manifest")
 
-    asked = Lake(LakeStorage(str(lake)), (), str(lake.parent / "cache"), 64, settings_of)
-    return answer_of_lake(asked, "cost", QUESTION, Local())
+    lake_of_test = Lake(LakeStorage(str(lake)), (), str(lake.parent / "cache"), 64, settings_of)
+    return answer_of_lake(lake_of_test, "cost", QUESTION, Local())
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_changed_manifest_is_refused_or_answers_and_changes_nothing(good, data) -> None:
-    told = manifest_in(good)
-    at = data.draw(st.sampled_from([one for one in paths_in(told) if one]))
+    manifest = manifest_in(good)
+    at = data.draw(st.sampled_from([one for one in paths_in(manifest) if one]))
     if isinstance(at[-1], str) and data.draw(st.booleans()):
-        changed = rename_at(told, at, data.draw(st.sampled_from(TEXTS)))
+        changed = rename_at(manifest, at, data.draw(st.sampled_from(TEXTS)))
     else:
-        changed = replace_at(told, at, data.draw(st.sampled_from(VALUES)))
+        changed = replace_at(manifest, at, data.draw(st.sampled_from(VALUES)))
     around = good.parent
     original = (good / "east" / "manifest.json").read_text()
     (around / "mine").write_text("mine")
     (good / "east" / "manifest.json").write_text(json.dumps(changed))
     before = folder_contents(around)
-    said = ""
+    error_text = ""
     try:
         answered(good)
     except (StoreError, SettingError, QuestionError, NotFoundError) as error:
-        said = str(error)
+        error_text = str(error)
     finally:
         after = folder_contents(around)
         (good / "east" / "manifest.json").write_text(original)
-    assert "\n" not in said
+    assert "\n" not in error_text
     assert after == before
 
 
 FIELDS = {
-    "a part": lambda told, text: told["parts"][0].update(path=text),
-    "a file beside": lambda told, text: told["beside"].update({text: 4}),
-    "a kind": lambda told, text: told["parts"][0].update(kind=text),
-    "the cluster": lambda told, text: told.update(cluster=text),
+    "a part": lambda manifest, text: manifest["parts"][0].update(path=text),
+    "another file": lambda manifest, text: manifest["beside"].update({text: 4}),
+    "a kind": lambda manifest, text: manifest["parts"][0].update(kind=text),
+    "the cluster": lambda manifest, text: manifest.update(cluster=text),
 }
 
 
@@ -99,9 +99,9 @@ FIELDS = {
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_name_that_leads_elsewhere_is_refused(good, tmp_path, field, text) -> None:
     lake = shutil.copytree(good, tmp_path / "lake")
-    told = manifest_in(lake)
-    FIELDS[field](told, text)
-    (lake / "east" / "manifest.json").write_text(json.dumps(told))
+    manifest = manifest_in(lake)
+    FIELDS[field](manifest, text)
+    (lake / "east" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(LakeError, match=r"cannot be read|newer Pyrometer") as refused:
         lake_answer(LakeStorage(str(lake)), QUESTION)
     assert "\n" not in str(refused.value)

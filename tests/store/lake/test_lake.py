@@ -1,4 +1,4 @@
-"""A lake is whole at every moment: whatever dies while it is copied, its manifest names files that are there."""
+"""A lake is complete at every moment: after a crash while copying, its manifest lists only existing files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Dying(LakeStorage):
 
 
 def whole(place: LakeStorage, cluster: str = "east") -> None:
-    """Every file that the manifest names is there, as long as it says."""
+    """Every file in the manifest exists with its recorded size."""
     manifest = manifest_of(place, cluster)
     assert manifest is not None
     sizes = place.sizes(folder_name(cluster))
@@ -83,7 +83,7 @@ def test_a_crash_at_any_step_leaves_the_old_lake_or_the_new_one(seed: int) -> No
                 steps += 1
             whole(lake)
             assert as_text(lake_answer(lake, QUESTION)) in (before, after)
-            if steps % 3 == 1:  # the next one goes on where that was
+            if steps % 3 == 1:  # the next copy continues there
                 copy_to_lake(store, lake, "east", now_ms=later_ms)
                 whole(lake)
                 assert as_text(lake_answer(lake, QUESTION)) == after
@@ -145,7 +145,7 @@ def test_two_folders_do_not_write_to_one_cluster(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("s3://AKIAKEY:hunter2@bucket/prefix", "has credentials in it: leave them out"),
         ("s3:///prefix", "names no bucket"),
@@ -153,10 +153,10 @@ def test_two_folders_do_not_write_to_one_cluster(tmp_path) -> None:
         ("gs://bucket", "a folder, or s3://BUCKET/PREFIX"),
     ],
 )
-def test_an_address_that_is_none_is_refused_without_a_secret(url, said) -> None:
+def test_an_address_that_is_none_is_refused_without_a_secret(url, message) -> None:
     with pytest.raises(LakeError) as refused:
         LakeStorage(url)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
