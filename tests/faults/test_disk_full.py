@@ -56,7 +56,7 @@ def halves(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*.tmp") if path.is_file()]
 
 
-def test_senders_keep_what_a_full_disk_does_not_take_and_it_goes_on_when_there_is_room(tmp_path, load, twin):
+def test_a_server_on_a_full_disk_refuses_and_continues_with_room(tmp_path, load, twin):
     folder = prepare_folder(tmp_path / "data")
     with ServerProcess(folder) as served:
         sender = Sender(load)
@@ -150,7 +150,7 @@ def test_a_real_disk_that_is_full_or_read_only(small_disk, load, twin, fault):
     assert compare(read_folder(folder), twin, sender.acknowledged).is_clean
 
 
-def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path):
+def test_a_read_only_folder_is_reported_in_one_sentence(tmp_path):
     taken = tmp_path / "file"
     taken.write_text("")
     served = ServerProcess(taken / "data")

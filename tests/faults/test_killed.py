@@ -45,7 +45,7 @@ def scene(tmp_path_factory):
 
 
 @pytest.mark.parametrize("step", [20, 110])
-def test_a_server_that_is_killed_has_lost_nothing(scene, step):
+def test_a_killed_server_loses_nothing(scene, step):
     killed = scene.kill_server_at(step)
     assert killed is not None
     assert killed.counts.acknowledged == 112

@@ -12,7 +12,7 @@ from tests.support.soak_days import simulate_days, slope
 
 @pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc: runs on Linux")
-def test_some_days_leave_nothing_behind(tmp_path):
+def test_simulated_days_do_not_leak(tmp_path):
     async def live():
         return [
             held async for held in simulate_days(tmp_path / "data", 4, every_minutes=60, kept_days=1, books_every_h=8)

@@ -46,7 +46,7 @@ def test_everything_twice_and_shuffled_is_the_same_ledger(tmp_path, load, twin):
     assert compare(read_folder(folder), twin, sender.acknowledged).is_clean
 
 
-def test_a_second_server_says_who_has_the_folder_and_harms_nobody(tmp_path, load, twin):
+def test_a_second_server_names_the_first_and_changes_nothing(tmp_path, load, twin):
     folder = prepare_folder(tmp_path / "data")
     with ServerProcess(folder) as first:
         sender = Sender(load)
@@ -63,7 +63,7 @@ def test_a_second_server_says_who_has_the_folder_and_harms_nobody(tmp_path, load
 
 
 @pytest.mark.parametrize("cut", [0.0, 0.5, 0.999])
-def test_a_sender_that_goes_in_the_middle_of_a_body_leaves_nothing(tmp_path, load, cut):
+def test_an_interrupted_body_is_discarded(tmp_path, load, cut):
     folder = prepare_folder(tmp_path / "data")
     with ServerProcess(folder) as served:
         for one in load[:4]:

@@ -71,7 +71,7 @@ def run_question(what: str, folder: Path):
 
 @pytest.mark.parametrize("kind", ["gpu_sample", "step_window", "ledger_row", "pod"])
 @pytest.mark.parametrize("harm", HARMS)
-def test_no_part_is_harmed_without_being_found(folder, sealed, harm, kind):
+def test_check_finds_every_damaged_part(folder, sealed, harm, kind):
     """Most flipped bits change a number and nothing else: only a digest tells."""
     chance = random.Random(f"{harm} {kind}")
     parts = sorted((folder / "parts" / kind).rglob("*.parquet"))
@@ -93,7 +93,7 @@ def test_no_part_is_harmed_without_being_found(folder, sealed, harm, kind):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("harm", HARMS)
-def test_every_command_answers_or_says_in_one_sentence_what_is_harmed(folder, harm):
+def test_every_command_answers_or_names_the_damaged_file(folder, harm):
     chance = random.Random(harm)
     paths = [DATABASE, "manifest.json", *(str(p.relative_to(folder)) for p in (folder / "parts").rglob("*.parquet"))]
     before = {what: run_question(what, folder).out for what in ("why", "cost")}
@@ -109,7 +109,7 @@ def test_every_command_answers_or_says_in_one_sentence_what_is_harmed(folder, ha
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_harmed_catalogue_is_whole_enough_or_refused_and_no_part_is_harmed_by_it(folder, sealed, harm):
+def test_a_damaged_catalog_is_usable_or_refused_and_keeps_parts(folder, sealed, harm):
     """What DuckDB does not read (free blocks) may be anything; what it reads has checksums."""
     if harm == "cut":  # within its headers; of one that is cut further on, an error comes when that is read
         (folder / DATABASE).write_bytes((folder / DATABASE).read_bytes()[:8_000])
@@ -130,7 +130,7 @@ def test_a_harmed_catalogue_is_whole_enough_or_refused_and_no_part_is_harmed_by_
     assert (again.rows, again.ledger, again.wrong) == (sealed[1].rows, sealed[1].ledger, [])
 
 
-def test_parts_without_a_catalogue_are_not_taken_for_leftovers(folder, sealed):
+def test_parts_without_a_catalog_are_not_removed(folder, sealed):
     (folder / DATABASE).unlink()
     served = ServerProcess(folder)
     assert not served.listens
@@ -182,7 +182,7 @@ def _patient() -> Faults:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_what_was_told_may_be_harmed(folder, harm):
+def test_a_damaged_notification_file_is_tolerated(folder, harm):
     (folder / "told.json").write_text(json.dumps({"findings": {}, "reports": {"file": "2026-11-01"}}))
     HARMS[harm](folder / "told.json", random.Random(harm))
     with ServerProcess(folder) as served:
@@ -190,7 +190,7 @@ def test_what_was_told_may_be_harmed(folder, harm):
     assert "Traceback" not in served.log
 
 
-def test_a_server_says_which_part_rotted_under_it(folder):
+def test_a_server_names_a_part_that_was_damaged_later(folder):
     part = max((folder / "parts").rglob("*.parquet"), key=lambda path: path.stat().st_size)
     flip(part, random.Random(7))
     with ServerProcess(folder) as served:

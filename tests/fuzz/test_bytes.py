@@ -15,14 +15,14 @@ MAX_KEPT_BYTES = 300_000
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_was_thrown_at_it_before(target):
+def test_kept_inputs_pass_their_targets(target):
     assert KEPT[target]
     for content in KEPT[target]:
         TARGETS[target](content)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_whatever_comes(target):
+def test_mangled_inputs_pass_their_targets(target):
     @EXAMPLES
     @given(mangled(KEPT[target]))
     def throw(content):
@@ -31,5 +31,5 @@ def test_whatever_comes(target):
     throw()
 
 
-def test_what_is_kept_is_small():
+def test_kept_inputs_are_small():
     assert sum(len(content) for kept in KEPT.values() for content in kept) < MAX_KEPT_BYTES

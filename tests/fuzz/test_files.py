@@ -95,7 +95,7 @@ READERS: dict[str, tuple[Callable[[Path], None], str, list[bytes]]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_whatever_a_file_holds(tmp_path, reader):
+def test_mangled_settings_and_prices_give_short_errors(tmp_path, reader):
     read, name, seeds = READERS[reader]
 
     @EXAMPLES
@@ -109,7 +109,7 @@ def test_whatever_a_file_holds(tmp_path, reader):
 
 @EXAMPLES
 @given(st.sampled_from(("gpu.csv", "steps.csv", "truth.json")), st.data())
-def test_whatever_a_recording_holds(tmp_path_factory, which, data):
+def test_mangled_recordings_give_short_errors(tmp_path_factory, which, data):
     folder = tmp_path_factory.mktemp("recording", numbered=True)
     for ending in ("gpu.csv", "steps.csv", "truth.json"):
         content = (DATA / "h200" / f"a-{ending}").read_bytes()
@@ -162,7 +162,7 @@ def _answering(kind: type, body: bytes, status: int = 200) -> Any:
 
 @EXAMPLES
 @given(mangled_value([ANSWER]) | mangled([as_json(ANSWER)]), st.sampled_from((200, 400, 404, 500)))
-def test_whatever_mlflow_answers(answer, status):
+def test_mangled_mlflow_answers_give_short_errors(answer, status):
     body = answer if isinstance(answer, bytes) else as_json(answer)
 
     async def ask() -> None:
@@ -194,7 +194,7 @@ MATRIX = {
 
 @EXAMPLES
 @given(mangled_value([MATRIX]) | mangled([as_json(MATRIX)]))
-def test_whatever_prometheus_answers(answer):
+def test_mangled_prometheus_answers_give_short_errors(answer):
     body = answer if isinstance(answer, bytes) else as_json(answer)
 
     async def ask() -> None:
@@ -214,7 +214,7 @@ def test_whatever_prometheus_answers(answer):
 
 @EXAMPLES
 @given(st.data())
-def test_a_ring_that_is_broken(tmp_path_factory, data):
+def test_a_broken_ring_is_refused(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("ring", numbered=True) / "1.ring"
     new = Ring.create(path, 4)
     for clock in (ring.MONOTONIC_NS, ring.WALL_NS, ring.MOVED_NS, ring.BEAT_NS, ring.PID):
@@ -231,7 +231,7 @@ def test_a_ring_that_is_broken(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"launch\x00", "läunch".encode(), b"a" * 100_000])
-def test_the_name_of_a_launch_that_is_broken(tmp_path, content):
+def test_a_broken_launch_name_is_refused(tmp_path, content):
     spool = Spool(tmp_path / "spool").make()
     spool.first_launch("first")
     (written,) = spool.ranks.glob("*.launch")
@@ -243,12 +243,12 @@ def test_the_name_of_a_launch_that_is_broken(tmp_path, content):
 
 @EXAMPLES
 @given(mangled([b'{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"wrong time: 3"}}']))
-def test_whatever_a_server_says_it_rejected(body):
+def test_mangled_rejection_counts_are_accepted(body):
     assert len(_rejected(body)) <= 300
 
 
 @pytest.mark.parametrize(
     "header", ["", "5", "-1", "NaN", "1e400", "Wed, 21 Oct 2099 07:28:00 GMT", "9" * 5_000, "\xff", "Mon"]
 )
-def test_how_long_to_wait_has_an_end(header):
+def test_retry_after_is_limited(header):
     assert 0 <= _retry_after_s(header) < 10**6

@@ -109,7 +109,7 @@ def test_labels_and_names_of_an_exporter_are_forgotten():
     assert len(reader._names) <= 400
 
 
-def test_machines_that_somebody_makes_up_are_forgotten(monkeypatch):
+def test_invented_machines_are_forgotten(monkeypatch):
     monkeypatch.setattr(slot_watch, "MAX_EXTRA_SLOTS", 100)
     monkeypatch.setattr(slot_watch, "MAX_SLOTS", 1_000)
     monkeypatch.setattr(dcgm, "MAX_PERCENT_HOSTS", 1_000)
@@ -123,7 +123,7 @@ def test_machines_that_somebody_makes_up_are_forgotten(monkeypatch):
     assert len(taking._in_percent) <= 1_000
 
 
-def test_runs_and_checkpoints_that_somebody_makes_up_are_forgotten(monkeypatch):
+def test_invented_runs_and_checkpoints_are_forgotten(monkeypatch):
     monkeypatch.setattr(run_registry, "MAX_REMEMBERED", 200)
     monkeypatch.setattr(saved_checkpoints, "MAX_PATHS", 50)
     taking = run_registry.RunRegistry()

@@ -69,7 +69,7 @@ def decoded(kind: str, thing: Any) -> Any:
 
 @EXAMPLES
 @given(st.lists(ANY_OBJECT, min_size=1, max_size=4), st.booleans())
-def test_whatever_objects_say_others_are_written_down(things, gone):
+def test_mangled_objects_do_not_affect_valid_ones(things, gone):
     cluster = Cluster("test", Settings())
     records: list[Any] = []
     owners = []
@@ -92,7 +92,7 @@ def test_whatever_objects_say_others_are_written_down(things, gone):
 
 @EXAMPLES
 @given(st.lists(ANY_OBJECT, min_size=1, max_size=4))
-def test_a_watch_passes_over_what_cannot_be_decoded(things):
+def test_a_watch_skips_undecodable_lines(things):
     """Valid objects in the same list, and in the lines after it, are read."""
     for kind, (type_, seeds) in KINDS.items():
         listed = [thing for of_kind, thing in things if of_kind == kind]
@@ -123,7 +123,7 @@ async def _first_page(watch: Watch) -> list[Any]:
 
 
 @pytest.mark.parametrize("amount", [str(2**63 - 1), 10**300, "9" * 400, "999999M"])
-def test_more_gpus_than_anybody_has_take_no_memory(amount):
+def test_absurd_gpu_counts_take_no_memory(amount):
     """Whoever may create a pod may ask for any number of GPUs, and name the node itself."""
     pod, node = _pod(uid="huge"), copy.deepcopy(NODE)
     pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": amount}}
@@ -141,7 +141,7 @@ def test_more_gpus_than_anybody_has_take_no_memory(amount):
 
 
 @pytest.mark.parametrize("took", ["1.1.1s", "9" * 400 + "h", "1e9s", "..s", "1m2.5s"])
-def test_an_event_says_whatever_its_writer_likes(took):
+def test_events_with_arbitrary_text_are_stored(took):
     cluster = Cluster("test", Settings())
     message = f'Successfully pulled image "a" in {took}'
     cluster.take(ObservedObject(decoded("pod", _pod()), NOW_MS))

@@ -142,7 +142,7 @@ def checked(what: str, parameters: dict[str, str]) -> None:
 
 @CHECKED
 @given(st.sampled_from((*question_names(), "nothing")), parameters())
-def test_a_question_is_asked_or_refused(what, parameters):
+def test_question_parameters_are_accepted_or_refused(what, parameters):
     checked(what, dict(parameters))
 
 
@@ -239,7 +239,7 @@ HEADERS = st.dictionaries(
 
 @EXAMPLES
 @given(st.sampled_from(ANSWERS), parameters(), st.sampled_from(("admin", "team", "ingest", "nobody")), HEADERS)
-def test_whatever_is_asked(served, path, parameters, role, headers):
+def test_get_routes_with_random_parameters(served, path, parameters, role, headers):
     given_headers = {name: value.encode("latin-1") for name, value in headers.items()}
     answer = served.ask("GET", path, role, params=parameters, headers=given_headers)
     assert answer.status_code < 500
@@ -265,7 +265,7 @@ BODIES = {
     st.sampled_from(sorted(BODIES)),
     st.sampled_from(("", "gzip", "snappy", "zstd", "identity", "gzip, gzip")),
 )
-def test_whatever_is_sent(served, data, path, encoding):
+def test_ingest_routes_with_mangled_bodies(served, data, path, encoding):
     kept, kind = BODIES[path]
     body = data.draw(mangled(KEPT[kept]))[1 if "otlp" in kept else 0 :]
     headers = {"Content-Type": kind} | ({"Content-Encoding": encoding} if encoding else {})
@@ -277,14 +277,14 @@ def test_whatever_is_sent(served, data, path, encoding):
 @given(
     mangled_value([{"token": "x"}, {"month": "2026-10", "force": True}, ["x"]]), st.sampled_from(("session", "close"))
 )
-def test_whatever_is_told(served, body, path):
+def test_post_routes_with_mangled_json(served, body, path):
     for role, kind in (("admin", "application/json"), ("nobody", "application/json"), ("admin", "text/plain")):
         answer = served.ask("POST", f"/api/v1/{path}", role, content=as_json(body), headers={"Content-Type": kind})
         assert 400 <= answer.status_code < 500
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"\xff", b"{}" * 5_000, b'"\\ud800"', b"1" * 10_000, b""])
-def test_what_is_no_json_is_told(served, body):
+def test_invalid_json_is_reported(served, body):
     for path in ("/api/v1/session", "/api/v1/close"):
         answer = served.ask("POST", path, "admin", content=body, headers={"Content-Type": "application/json"})
         assert 400 <= answer.status_code < 500

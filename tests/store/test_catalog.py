@@ -31,7 +31,7 @@ def part(path="parts/event/a.parquet", kind="event", from_ms=0, **rest):
 # -- versions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_new_catalog_has_this_version_and_runs_no_migration():
+def test_a_new_catalog_has_the_current_version():
     ran = []
     with duckdb.connect() as connection:
         catalog.prepare(connection, version=3, migrations={1: ran.append, 2: ran.append})

@@ -228,7 +228,7 @@ def leave_stray(folder: Path) -> Path | None:
 
 @pytest.mark.heavy
 @pytest.mark.heavy
-def test_what_was_acknowledged_survives_every_kill(nursery, tmp_path):
+def test_acknowledged_batches_survive_every_kill(nursery, tmp_path):
     chance = random.Random(20251010)
     folder = tmp_path / "data"
     producer = Producer()
@@ -280,7 +280,7 @@ def ledger_parts(state: str) -> list[tuple]:
 
 
 @pytest.mark.heavy
-def test_a_kill_at_any_step_leaves_the_whole_change_or_nothing_of_it(nursery, tmp_path):
+def test_a_kill_at_any_step_leaves_a_change_complete_or_absent(nursery, tmp_path):
     hours = [DAY + hour * MS_PER_HOUR for hour in range(3)]
     sealed = [Event(hours[0], "seen", message="first"), Event(hours[1], "seen")]
     hot = [Event(hours[0] + 1, "seen"), Event(hours[2], "seen")]

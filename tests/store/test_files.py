@@ -91,7 +91,7 @@ def test_a_file_and_a_folder_are_forced_to_disk_and_closed(tmp_path, monkeypatch
         assert synced == closed
 
 
-def test_what_does_not_exist_cannot_be_published(tmp_path):
+def test_publishing_a_missing_file_fails(tmp_path):
     with pytest.raises(FileNotFoundError):
         files.publish(tmp_path / "nothing", tmp_path / "final")
     assert list(tmp_path.iterdir()) == []

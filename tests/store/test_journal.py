@@ -21,7 +21,7 @@ def left(folder):
 
 
 @given(st.lists(BODIES, max_size=4))
-def test_bodies_are_there_in_the_order_of_their_coming(files):
+def test_bodies_are_read_in_the_order_of_arrival(files):
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder) / "inbox")
         paths = []
@@ -37,7 +37,7 @@ def test_bodies_are_there_in_the_order_of_their_coming(files):
 
 @given(BODIES, st.integers(0, 200), st.binary(max_size=8))
 @example([b"a"], 0, bytes(8))
-def test_what_is_half_written_was_never_acknowledged(bodies, kept, torn):
+def test_incomplete_bodies_are_dropped(bodies, kept, torn):
     """A journal cut anywhere, followed by arbitrary bytes: the complete bodies before the cut are read."""
     with tempfile.TemporaryDirectory() as folder:
         journal, ends, path = Journal(Path(folder)), [], None
@@ -55,7 +55,7 @@ def test_what_is_half_written_was_never_acknowledged(bodies, kept, torn):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_body_that_is_harmed_costs_no_other_and_is_put_aside(tmp_path, number):
+def test_a_damaged_body_is_set_aside_alone(tmp_path, number):
     journal = Journal(tmp_path)
     bodies = [b"first", b"second", b"third"]
     (path,) = {journal.put(body) for body in bodies}

@@ -76,7 +76,7 @@ def test_a_file_that_was_replaced_goes_when_its_last_reader_has(tmp_path) -> Non
         assert not (tmp_path / old.path).exists()
 
 
-def test_what_a_process_could_not_remove_the_next_one_does(tmp_path) -> None:
+def test_the_next_process_removes_leftover_files(tmp_path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([event(0)])
         store.seal()

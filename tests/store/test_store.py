@@ -228,7 +228,7 @@ def test_the_limit_of_partitions_itself_is_allowed_and_rejected_rows_do_not_coun
         store.append([event(DAY), event(DAY + HOUR), event(DAY + 2 * HOUR)])
 
 
-def test_appending_and_reading_do_not_get_into_each_others_way(store):
+def test_appending_and_reading_do_not_conflict(store):
     """`batch` is the name of a record kind too."""
     store.append([event(DAY)])
     store.expose_all(["batch", "event"])
@@ -274,7 +274,7 @@ def test_the_newest_is_the_newest_row_until_now(lasting_store, quarters, now_qua
     assert lasting_store.newest_ms(["event", "node"], now_ms) == expected
 
 
-def test_of_nothing_there_is_no_newest(store):
+def test_newest_of_an_empty_store_is_none(store):
     assert store.newest_ms([], DAY) is None
     assert store.newest_ms(["event", "node"], DAY) is None
 
@@ -305,7 +305,7 @@ def test_the_hour_that_holds_the_oldest_time_is_cut_in_the_middle(store):
 
 
 @pytest.mark.parametrize("factor", [1_000, 1_000_000])
-def test_microseconds_and_nanoseconds_are_left_out_and_sealing_goes_on(store, factor):
+def test_microseconds_and_nanoseconds_are_rejected_and_sealing_continues(store, factor):
     store.append([event(DAY), event(DAY * factor)])
     assert rows_of(store) == [event(DAY)]
     assert store.rejections() == {("event", TOO_NEW): 1}
@@ -357,7 +357,7 @@ def test_a_small_text_is_kept_with_the_store(folder):
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_whether_there_is_a_kind_is_known_to_the_partition(store, sealed):
+def test_has_is_exact_to_the_partition(store, sealed):
     assert not store.has("event")
     store.append([event(DAY)])
     if sealed:

@@ -60,7 +60,7 @@ def test_the_first_one_of_a_key_counts_hot_sealed_and_late(store, key):
     assert rows_of(store) == [first]
 
 
-def test_null_is_not_a_value(store):
+def test_null_keys_are_equal(store):
     rows = [Event(DAY, "seen", node_uid=node_uid, step=step) for node_uid in (None, "") for step in (None, 0)]
     store.append(rows)
     store.append(rows)
@@ -70,7 +70,7 @@ def test_null_is_not_a_value(store):
     assert len(rows_of(store)) == 4
 
 
-def test_late_duplicates_and_late_news_make_a_part_of_the_news(store):
+def test_late_rows_are_sealed_without_duplicates(store):
     first, second = first_and_second()
     news = Event(DAY + 1, "seen")
     store.append([first])

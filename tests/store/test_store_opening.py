@@ -61,7 +61,7 @@ def held_by_another_process(folder):
 # -- one process --------------------------------------------------------------------------------------------------
 
 
-def test_a_second_process_is_told_who_has_the_folder(folder):
+def test_a_busy_folder_names_its_process(folder):
     a_folder(folder)
     with held_by_another_process(folder) as holder, pytest.raises(StoreBusyError) as refusal:
         Store(folder)
@@ -89,7 +89,7 @@ def test_with_patience_it_waits_until_the_first_one_closes(folder, monkeypatch):
     assert len(waits) == 1
 
 
-def test_patience_ends(folder, monkeypatch):
+def test_opening_gives_up_after_the_wait(folder, monkeypatch):
     a_folder(folder)
     clock = [1_000.0]
 
@@ -102,7 +102,7 @@ def test_patience_ends(folder, monkeypatch):
     assert 1_005 <= clock[0] < 1_006
 
 
-def test_without_patience_it_does_not_wait(folder, monkeypatch):
+def test_opening_without_a_wait_fails_at_once(folder, monkeypatch):
     def never(seconds):
         raise AssertionError("it slept")
 
@@ -125,7 +125,7 @@ def test_a_closed_folder_is_free_for_another_process(folder):
 # -- other folders ---------------------------------------------------------------------------------------------
 
 
-def test_a_folder_without_data_names_the_way_out(tmp_path):
+def test_a_folder_without_data_names_the_commands_that_create_one(tmp_path):
     alone = tmp_path / "alone" / "here"  # data folders next to it would be named
     alone.mkdir(parents=True)
     for missing in (alone, alone / "nowhere"):
@@ -137,7 +137,7 @@ def test_a_folder_without_data_names_the_way_out(tmp_path):
     assert list(alone.iterdir()) == []
 
 
-def test_a_folder_that_is_none_names_those_beside_it(tmp_path):
+def test_a_wrong_folder_lists_data_folders_next_to_it(tmp_path):
     Store(tmp_path / "pyrometer-demo", create=True).close()
     of_training(tmp_path / "runs").folder.mkdir(parents=True)  # what `pyrometer run` leaves before anybody asked
     with pytest.raises(

@@ -106,7 +106,7 @@ OTHER_FILES = {
 
 
 @pytest.mark.parametrize("name", OTHER_FILES)
-def test_a_file_that_is_not_duckdb_s(database, folder, name):
+def test_a_file_in_another_format_is_refused(database, folder, name):
     database.write_bytes(OTHER_FILES[name])
     error = refused(database)
     assert isinstance(error, StoreBrokenError), "its parts can be listed again"
@@ -154,7 +154,7 @@ def test_a_folder_in_the_place_of_the_database(database):
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.ENOLCK, errno.EACCES])
-def test_what_the_operating_system_says_is_no_damage(database, monkeypatch, code):
+def test_system_errors_are_not_damage(database, monkeypatch, code):
     def fails(*_, **__):
         raise duckdb.IOException(f'IO Error: Cannot open file "{database}": {os.strerror(code)}')
 
@@ -164,7 +164,7 @@ def test_what_the_operating_system_says_is_no_damage(database, monkeypatch, code
     assert os.strerror(code) in str(error)
 
 
-def test_too_little_memory_is_no_damage(database, monkeypatch):
+def test_out_of_memory_is_not_damage(database, monkeypatch):
     def fails(*_, **__):
         raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate data of size 16.0 KiB")
 
@@ -176,7 +176,7 @@ def test_too_little_memory_is_no_damage(database, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("closed", ["database", "folder"])
-def test_a_folder_of_another_user_is_no_damage(database, folder, closed):
+def test_missing_permissions_are_not_damage(database, folder, closed):
     with TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         copy = shutil.copytree(folder, Path(place) / "data")

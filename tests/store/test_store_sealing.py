@@ -322,7 +322,7 @@ def test_new_parts_take_the_place_of_those_whose_time_they_cover(store, folder):
     assert len(files_in(folder)) == 3
 
 
-def test_a_part_that_is_touched_at_all_is_replaced_and_neighbours_are_not(store):
+def test_only_parts_that_overlap_a_replacement_are_replaced(store):
     store.replace([ledger(DAY, "wide", "old", hours=3), ledger(DAY + 3 * HOUR, "next", "old")])
     store.replace([ledger(DAY + 2 * HOUR, "narrow", "new")])
     assert states(store) == [(DAY + 2 * HOUR, "narrow", 60), (DAY + 3 * HOUR, "next", 60)]
@@ -448,7 +448,7 @@ def test_late_rows_that_are_sealed_keep_their_fingerprint(store):
     assert store.fingerprint(["event"], *ALWAYS) == before
 
 
-def test_the_fingerprint_is_of_the_time_asked_for(store):
+def test_the_fingerprint_covers_the_requested_time(store):
     store.append([event(DAY)])
     before = store.fingerprint(["event"], DAY, DAY + HOUR)
     store.append([event(DAY + HOUR), event(DAY - 1)])
@@ -459,7 +459,7 @@ def test_the_fingerprint_is_of_the_time_asked_for(store):
     assert store.fingerprint(["event"], DAY - 1, DAY + HOUR) == before
 
 
-def test_paths_in_the_catalogue_are_relative_so_that_a_folder_can_be_moved(folder, tmp_path):
+def test_catalog_paths_are_relative(folder, tmp_path):
     with Store(folder, create=True) as store:
         store.append([event(DAY)])
         [part] = store.seal()

@@ -50,7 +50,7 @@ Built = tuple[list[Any], list[Any]]  # the ledger's rows, and the energy's
 
 @law(1)
 @pytest.mark.heavy
-def test_the_ledger_is_about_the_records_and_not_about_how_they_came(history: History) -> None:
+def test_the_ledger_does_not_depend_on_the_order_of_arrival(history: History) -> None:
     whole = ledger(*history.records, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
     for found, energy in (
         _built_hour_by_hour(history),
@@ -190,7 +190,7 @@ ACROSS_HOURS: dict[str, list[Any]] = {
 
 
 @pytest.mark.heavy
-def test_what_goes_across_hours_is_the_same_in_every_grouping() -> None:
+def test_states_across_hours_do_not_depend_on_chunks() -> None:
     records = [
         with_prefix(f"{name}/", record)
         for name, case in ACROSS_HOURS.items()

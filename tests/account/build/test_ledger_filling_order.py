@@ -34,13 +34,13 @@ ALIVE = [*HELD, run(at(0), first_step_ms=at(0))]
 
 
 @scenario
-def test_a_healthy_slot_that_nobody_holds_is_free() -> Scenario:
+def test_a_healthy_slot_without_a_holder_is_free() -> Scenario:
     found = yield [node(), until(at(10))]
     assert found.states() == {"free": 10 * MINUTE}
 
 
 @scenario
-def test_a_cordoned_node_is_unhealthy_while_nobody_holds_it() -> Scenario:
+def test_a_cordoned_node_without_a_holder_is_unhealthy() -> Scenario:
     def cordoned(**change: bool) -> list[Any]:
         return [node(), node(at(5, 30), **change), node(at(9, 59), **change)]
 
@@ -50,7 +50,7 @@ def test_a_cordoned_node_is_unhealthy_while_nobody_holds_it() -> Scenario:
 
 
 @scenario
-def test_a_broken_device_is_paid_by_the_platform_whoever_holds_it() -> Scenario:
+def test_a_broken_device_is_charged_to_the_platform() -> Scenario:
     broken = [Slot(at(4), "n0", 0, healthy=False, reason="XID 79"), Slot(at(7), "n0", 0)]
     found = yield [node(), until(at(10)), *HELD, *broken]
     assert found.states(pod_uid="p") == {"unobserved": 7 * MINUTE}
@@ -65,19 +65,19 @@ def test_a_missing_device_is_unhealthy() -> Scenario:
 
 
 @scenario
-def test_a_device_is_there_from_the_minute_in_which_it_is_first_seen() -> Scenario:
+def test_a_device_exists_from_the_minute_of_its_first_observation() -> Scenario:
     found = yield [node(at(0, 20), count=0), node(at(3, 30), count=2), until(at(10), count=2)]
     assert found.states() == {"free": 2 * 7 * MINUTE}
 
 
 @scenario
-def test_a_node_that_is_removed_is_there_to_the_end_of_that_minute() -> Scenario:
+def test_a_removed_node_exists_to_the_end_of_the_minute() -> Scenario:
     found = yield [node(), node(at(5, 30), present=False), node(uid="m"), until(at(10), uid="m"), *HELD]
     assert found.states(node_uid="n0") == {"unobserved": 6 * MINUTE}
 
 
 @scenario
-def test_a_node_that_goes_and_comes_within_a_minute_is_there_all_the_time() -> Scenario:
+def test_a_node_removed_and_added_within_a_minute_exists_throughout() -> Scenario:
     restless = [node(at(2, 10), present=False), node(at(2, 20)), node(at(2, 30), count=2), until(at(10), count=2)]
     found = yield [node(), *restless]
     assert found.states(slot_index=0) == {"free": 10 * MINUTE}
@@ -85,21 +85,21 @@ def test_a_node_that_goes_and_comes_within_a_minute_is_there_all_the_time() -> S
 
 
 @scenario
-def test_a_slot_without_a_node_is_there_as_long_as_it_says() -> Scenario:
+def test_a_slot_without_a_node_exists_for_its_lifetime() -> Scenario:
     life = Slot(at(0), "laptop", 0, from_ms=at(2, 30), to_ms=at(7, 15))
     found = yield [life, until(at(10)), hold(node_uid="laptop", to_ms=at(4))]
     assert found.states(node_uid="laptop") == {"unobserved": 90_000, "free": 195_000}
 
 
 @scenario
-def test_a_slot_without_a_node_that_breaks_lives_on() -> Scenario:
+def test_a_broken_slot_without_a_node_continues_to_exist() -> Scenario:
     life = [Slot(at(0), "laptop", 0, from_ms=at(2), to_ms=at(7)), Slot(at(4), "laptop", 0, healthy=False)]
     found = yield [*life, until(at(10))]
     assert found.states(node_uid="laptop") == {"free": 2 * MINUTE, "unhealthy": 3 * MINUTE}
 
 
 @scenario
-def test_a_slot_that_is_known_by_its_holds_has_no_other_time() -> Scenario:
+def test_a_slot_known_from_holds_has_no_free_time() -> Scenario:
     holds = [hold(node_uid="x", from_ms=at(1), to_ms=at(3)), hold("q", node_uid="x", from_ms=at(5), to_ms=at(6))]
     found, broken = yield [*holds, until(at(10))], [*holds, until(at(10)), Slot(at(2), "x", 0, healthy=False)]
     assert found.states(node_uid="x") == {"unobserved": 3 * MINUTE}
@@ -180,14 +180,14 @@ def test_startup_lasts_until_the_end_of_the_first_step() -> Scenario:
 
 
 @scenario
-def test_a_pod_whose_run_is_over_holds_idle_gpus() -> Scenario:
+def test_a_pod_is_idle_after_the_end_of_its_run() -> Scenario:
     over = run(at(0), first_step_ms=at(1), ended_ms=at(6), time_ms=at(6))
     found = yield [node(), until(at(10)), *HELD, over, windows(at(1), at(6)), samples("busy", at(0), at(10))]
     assert found.states() == {"startup": MINUTE, "train": 5 * MINUTE, "idle_held": 4 * MINUTE}
 
 
 @scenario
-def test_a_pod_with_two_runs_at_once_is_idle_when_both_are_over() -> Scenario:
+def test_a_pod_with_two_concurrent_runs_is_idle_after_both_end() -> Scenario:
     long = run(at(0), first_step_ms=at(0), ended_ms=at(8), time_ms=at(8))
     short = run(at(1), run="evaluation", first_step_ms=at(1), ended_ms=at(3), time_ms=at(3))
     found = yield [node(), until(at(10)), *HELD, long, short, windows(at(0), at(8))]
@@ -195,7 +195,7 @@ def test_a_pod_with_two_runs_at_once_is_idle_when_both_are_over() -> Scenario:
 
 
 @scenario
-def test_a_next_attempt_in_the_same_pod_ends_what_was_idle() -> Scenario:
+def test_a_next_attempt_in_the_same_pod_ends_idle_time() -> Scenario:
     first = run(at(0), first_step_ms=at(1), ended_ms=at(4), time_ms=at(4))
     second = run(at(6), attempt=2, first_step_ms=at(7))
     steps = [windows(at(1), at(4)), windows(at(7), at(10), attempt=2)]
@@ -205,7 +205,7 @@ def test_a_next_attempt_in_the_same_pod_ends_what_was_idle() -> Scenario:
 
 
 @scenario
-def test_where_intervals_overlap_the_earlier_in_the_filling_order_has_the_time() -> Scenario:
+def test_overlapping_intervals_follow_the_filling_order() -> Scenario:
     missing = [workload(gang_pods=2), pod("b", workload_uid="w", started=at(10)), hold("b", at(10), slot=1)]
     stuck_events = [
         event(events.STUCK, at(8)),
@@ -224,7 +224,7 @@ def test_where_intervals_overlap_the_earlier_in_the_filling_order_has_the_time()
 
 
 @scenario
-def test_one_rank_speaks_for_all_when_the_loss_diverges_and_for_itself_when_it_is_stuck() -> Scenario:
+def test_divergence_applies_to_all_ranks_and_a_hang_to_its_rank() -> Scenario:
     ranks = [run(at(0), first_step_ms=at(0)), run(at(0), rank=1, slot_index=1, first_step_ms=at(0))]
     steps = [windows(at(0), at(10)), windows(at(0), at(10), rank=1, slot_index=1)]
     cluster = [node(count=2), until(at(10), count=2), *HELD, hold(slot=1), *ranks, *steps]
@@ -246,7 +246,7 @@ def stepped(*folds: Any, minutes: int = 1) -> list[Any]:
 
 
 @scenario
-def test_what_is_in_no_amount_is_train() -> Scenario:
+def test_time_outside_of_amounts_is_train() -> Scenario:
     amounts = {"checkpoint_ms": 1_000, "data_ms": 2_000, "comm_ms": 3_000, "evaluate_ms": 4_000}
     found = yield stepped(window(at(0), at(1), first_step=0, steps=10, **amounts))
     expected = {"checkpoint": 1_000, "data_stall": 2_000, "comm_stall": 3_000, "evaluate": 4_000, "train": 50_000}
@@ -261,7 +261,7 @@ def test_amounts_larger_than_the_window_are_cut_in_the_filling_order() -> Scenar
 
 
 @scenario
-def test_exposed_communication_beyond_the_least_of_all_ranks_is_waiting_for_a_straggler() -> Scenario:
+def test_communication_above_the_minimum_of_ranks_is_straggler_time() -> Scenario:
     ranks = []
     for rank, comm_ms in enumerate((20_000, 5_000, 9_000)):
         on = {"rank": rank, "slot_index": rank}
@@ -274,7 +274,7 @@ def test_exposed_communication_beyond_the_least_of_all_ranks_is_waiting_for_a_st
 
 
 @scenario
-def test_a_window_without_steps_holds_what_happens_between_them() -> Scenario:
+def test_a_window_without_steps_has_only_its_amounts() -> Scenario:
     between = [window(at(0), at(1), evaluate_ms=60_000), window(at(1), at(2), checkpoint_ms=45_000)]
     found = yield stepped(*between, minutes=2)
     assert found.states() == {"evaluate": 60_000, "checkpoint": 45_000, "train": 15_000}
@@ -296,7 +296,7 @@ def test_a_window_is_divided_among_the_minutes_it_covers() -> Scenario:
 
 
 @scenario
-def test_amounts_below_zero_are_nothing() -> Scenario:
+def test_negative_amounts_count_as_zero() -> Scenario:
     found = yield tuple(
         stepped(window(at(0), at(1), first_step=0, steps=1, **{name: -5}))
         for name in ("checkpoint_ms", "data_ms", "comm_ms", "evaluate_ms")
@@ -305,7 +305,7 @@ def test_amounts_below_zero_are_nothing() -> Scenario:
 
 
 @scenario
-def test_windows_that_end_where_or_before_they_begin_say_nothing() -> Scenario:
+def test_empty_and_reversed_windows_are_ignored() -> Scenario:
     found = yield tuple(
         stepped(window(at(0), to_ms, first_step=0, steps=1, data_ms=10)) for to_ms in (at(0), at(0) - 7)
     )
@@ -335,6 +335,6 @@ def test_records_from_the_future_do_not_count(ahead: int) -> None:
     assert found.states() == {"unobserved": 6 * MINUTE}
 
 
-def test_nothing_is_accounted_for_where_there_is_nothing() -> None:
+def test_an_empty_store_has_no_ledger() -> None:
     assert ledger().covered is None
     assert ledger(pod(), workload()).rows == []

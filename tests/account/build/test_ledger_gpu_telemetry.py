@@ -32,7 +32,7 @@ def test_startup_lasts_thirty_minutes_at_most() -> Scenario:
 
 
 @scenario
-def test_what_never_becomes_active_is_idle_after_startup() -> Scenario:
+def test_a_device_that_never_becomes_active_is_idle_after_startup() -> Scenario:
     found = yield held(60, samples("idle", at(0), at(60)))
     assert found.states() == {"startup": 30 * MINUTE, "idle_held": 30 * MINUTE}
 
@@ -58,7 +58,7 @@ def test_a_long_gap_is_idle_from_its_beginning_across_an_hour() -> Scenario:
 
 
 @scenario
-def test_a_gap_that_goes_on_is_idle_once_it_is_long() -> Scenario:
+def test_a_continuing_gap_becomes_idle_when_it_is_long() -> Scenario:
     busy = samples("busy", at(0), at(50))
     short, long = yield (
         held(62, busy, samples("idle", at(50), at(62))),
@@ -82,19 +82,19 @@ def test_profiling_counters_of_zero_at_high_power_are_active() -> Scenario:
 
 
 @scenario
-def test_utilisation_alone_is_enough() -> Scenario:
+def test_utilization_alone_shows_activity() -> Scenario:
     found = yield held(10, samples("util", at(0), at(10)))
     assert found.states() == {"active": 10 * MINUTE}
 
 
 @scenario
-def test_a_sample_without_a_word_on_activity_is_no_sample() -> Scenario:
+def test_a_sample_without_activity_counters_is_ignored() -> Scenario:
     found = yield held(10, samples("absent", at(0), at(10)))
     assert found.states() == {"unobserved": 10 * MINUTE}
 
 
 @scenario
-def test_a_sample_speaks_for_sixty_seconds() -> Scenario:
+def test_a_sample_covers_sixty_seconds() -> Scenario:
     found = yield held(20, samples("busy", at(0), at(10)))
     assert found.states() == {"active": 630_000, "unobserved": 570_000}
 
@@ -110,7 +110,7 @@ def test_a_next_sample_may_be_late_by_fifteen_seconds() -> Scenario:
 
 
 @scenario
-def test_samples_at_irregular_times_speak_until_the_next() -> Scenario:
+def test_irregular_samples_cover_the_time_until_the_next() -> Scenario:
     busy, again = samples("busy", at(0, 7), at(0, 8)), samples("busy", at(1, 33), at(2))
     found = yield held(2, busy, samples("idle", at(0, 48), at(0, 49)), again)
     assert found.states() == {"unobserved": 7_000, "active": 41_000 + 27_000, "starved": 45_000}
@@ -148,7 +148,7 @@ def test_a_workload_that_serves_infers() -> Scenario:
 
 
 @scenario
-def test_a_mig_instance_has_no_utilisation() -> Scenario:
+def test_a_mig_instance_has_no_utilization() -> Scenario:
     own = [samples("mig_idle", at(0), at(4), instance=1), samples("mig_busy", at(4), at(10), instance=1)]
     found = yield [node(), until(at(10)), pod(), hold(instance=1, share=SHARE_WHOLE * 3 // 7), *own]
     assert found.states(pod_uid="p") == {"startup": 4 * 25_714, "active": 6 * 25_714}
@@ -162,7 +162,7 @@ def test_a_mig_instance_is_judged_by_its_own_samples() -> Scenario:
 
 
 @scenario
-def test_a_device_that_is_shared_by_time_speaks_for_all() -> Scenario:
+def test_a_time_sliced_device_counts_for_all_holders() -> Scenario:
     halves = [pod("a"), pod("b"), hold("a", share=SHARE_WHOLE // 2), hold("b", share=SHARE_WHOLE // 2)]
     found = yield [node(), until(at(10)), *halves, samples("busy", at(0), at(10))]
     assert found.states(pod_uid="a") == found.states(pod_uid="b") == {"active": 5 * MINUTE}
@@ -178,7 +178,7 @@ def test_a_sample_of_the_holder_before_is_not_activity_of_the_next() -> Scenario
 
 
 @scenario
-def test_evidence_says_what_was_known() -> Scenario:
+def test_evidence_column_records_the_source() -> Scenario:
     found = yield [node(), until(at(10)), pod(), hold(to_ms=at(5)), samples("busy", at(0), at(3))]
     assert found.states(evidence=3, pod_uid="p") == {"active": 210_000}
     assert found.states(evidence=1, pod_uid="p") == {"unobserved": 90_000}

@@ -44,7 +44,7 @@ ZONES = tuple(
 
 
 @law(3)
-def test_every_millisecond_is_there_once_and_money_and_claims_add_up_in_every_grouping(history: History) -> None:
+def test_time_money_and_findings_add_up_in_every_grouping(history: History) -> None:
     with folder() as store:
         store.append(history.records)
         covered = account(store, history.now_ms)
@@ -215,7 +215,7 @@ SPRING_MS = 1_774_746_000_000  # 2026-03-29 01:00 UTC: in Berlin 2:00 becomes 3:
 MONTH_MS = 1_793_487_600_000  # 2026-10-31 23:00 UTC: in Berlin a new month
 
 
-def test_an_hour_that_the_clock_repeats_is_two_hours() -> None:
+def test_a_repeated_clock_hour_counts_as_two_hours() -> None:
     with _around(AUTUMN_MS) as minutes:
         assert minutes(BERLIN, "hour") == [
             ("2026-10-25T00:00+02:00", 60),
@@ -228,7 +228,7 @@ def test_an_hour_that_the_clock_repeats_is_two_hours() -> None:
         assert minutes(BERLIN, "day") == [("2026-10-25", 360)]
 
 
-def test_an_hour_that_the_clock_leaves_out_is_none() -> None:
+def test_a_skipped_clock_hour_has_no_row() -> None:
     with _around(SPRING_MS) as minutes:
         assert [hour[11:] for hour, _ in minutes(BERLIN, "hour")] == [
             "23:00+01:00",
@@ -255,7 +255,7 @@ def test_hours_of_a_half_hour_zone_begin_at_its_own_full_hour() -> None:
     assert hours[1][0] == "2026-10-25T04:00+05:30"
 
 
-def test_half_an_hour_that_the_clock_repeats_is_an_hour_of_its_own() -> None:
+def test_a_repeated_half_hour_has_its_own_row() -> None:
     lord_howe = ZoneInfo("Australia/Lord_Howe")  # 2026-04-04 15:00 UTC: 2:00 becomes 1:30
     with _around(1_775_314_800_000) as minutes:
         hours = minutes(lord_howe, "hour")
@@ -277,7 +277,7 @@ def of_unpriced_time() -> Iterator[Callable[[str], dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("by", [name for name in GROUPINGS if name != "cause"])
-def test_time_that_nobody_priced_is_unpriced_in_every_grouping(
+def test_time_without_a_price_is_unpriced_in_every_grouping(
     by: str, of_unpriced_time: Callable[[str], dict[str, Any]]
 ) -> None:
     answer = of_unpriced_time(by)

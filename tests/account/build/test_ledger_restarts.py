@@ -25,13 +25,15 @@ def happened(kind: str, minute: float) -> Event:
         ([("started", 10)], 0),
     ],
 )
-def test_until_they_run_again_it_is_startup(tmp_path: Path, events: list[tuple[str, float]], minutes: float) -> None:
+def test_a_restart_is_startup_until_ranks_run_again(
+    tmp_path: Path, events: list[tuple[str, float]], minutes: float
+) -> None:
     found = states(tmp_path, *(happened(kind, minute) for kind, minute in events))
     assert found["p", "startup"] == 2 * minutes
     assert found["p", "unobserved"] == 2 * (120 - minutes)
 
 
-def test_it_comes_before_what_samples_look_like(tmp_path: Path) -> None:
+def test_a_restart_takes_precedence_over_samples(tmp_path: Path) -> None:
     busy = [s for slot in (0, 1) for s in samples("n0", slot, 0, 120, gpu_util_permille=950, sm_active_permille=800)]
     found = states(tmp_path, happened("restarted", 30), happened("started", 50), *busy)
     assert found["p", "startup"] == 2 * 20

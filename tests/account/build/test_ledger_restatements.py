@@ -48,7 +48,7 @@ def _without_evidence(record: Any) -> Any:
 
 @law(1)
 @pytest.mark.heavy
-def test_restating_moves_no_time_and_no_money(history: History) -> None:
+def test_restatements_preserve_time_and_money(history: History) -> None:
     restated = ledger(*history.records, now_ms=history.now_ms).rows
     plain = ledger(*map(_without_evidence, history.records), now_ms=history.now_ms).rows
     assert _paid(restated) == _paid(plain)
@@ -99,7 +99,7 @@ def test_the_first_lost_step_of_a_window_is_placed_in_proportion() -> Scenario:
 
 
 @scenario
-def test_what_an_attempt_lost_is_told_by_all_that_resumed_after_it() -> Scenario:
+def test_lost_steps_depend_on_all_later_resumes() -> Scenario:
     second = run(at(35), attempt=2, ended_ms=at(45), time_ms=at(45))
     found = yield [*CLUSTER, *FIRST, second, run(at(50), attempt=3, first_step_ms=at(55), resumed_step=250)]
     assert found.states(attempt=1)["lost_work"] == 5 * MINUTE
@@ -122,7 +122,7 @@ def test_a_hang_begins_where_the_last_step_ended() -> Scenario:
 
 
 @scenario
-def test_a_short_pause_is_no_hang() -> Scenario:
+def test_a_short_pause_is_not_a_hang() -> Scenario:
     steps = [run(at(0), first_step_ms=at(0)), windows(at(0), at(60))]
     found = yield [*CLUSTER, *steps, event(events.STUCK, at(20)), event(events.UNSTUCK, at(20, 59))]
     assert found.states() == {"train": 60 * MINUTE}
@@ -142,7 +142,7 @@ def test_training_on_after_the_loss_became_nonfinite_is_diverged_to_the_end() ->
     assert found.states() == {"train": 20 * MINUTE, "diverged": 30 * MINUTE, "idle_held": 10 * MINUTE}
 
 
-def test_a_restatement_that_no_longer_follows_is_taken_back() -> None:
+def test_an_outdated_restatement_is_retracted() -> None:
     steps = [run(at(0), first_step_ms=at(0)), windows(at(0), at(60))]
     with folder() as store:
         store.append([*CLUSTER, steps[0], *steps[1], event(events.STUCK, at(20))])

@@ -30,7 +30,7 @@ def gap(from_min: float, minutes: float, cluster_name: str = "test") -> Event:
     return Event(at(from_min), "watch_gap", round(minutes * MINUTE), cluster_name)
 
 
-def test_what_nobody_is_known_to_hold_is_unobserved(tmp_path: Path) -> None:
+def test_time_without_observations_or_holder_is_unobserved(tmp_path: Path) -> None:
     found = states(tmp_path, gap(30, 45.5))
     assert found[None, "unobserved"] == 2 * 45.5
     assert found[None, "free"] == 2 * (120 - 45.5)
@@ -41,7 +41,7 @@ def test_gaps_that_overlap_count_once(tmp_path: Path) -> None:
     assert states(tmp_path, gap(30, 20), gap(40, 30))[None, "unobserved"] == 2 * 40
 
 
-def test_another_cluster_s_gap_is_none(tmp_path: Path) -> None:
+def test_gaps_of_other_clusters_are_ignored(tmp_path: Path) -> None:
     assert states(tmp_path, gap(30, 20, "other"))[None, "unobserved"] == 0
 
 
@@ -51,13 +51,13 @@ def gang_wait(folder: Path, *records: object) -> float:
     return states(folder, gap(30, 30), gang, *records)["a", "gang_wait"] / 2
 
 
-def test_a_gang_of_which_others_may_not_have_been_seen_waits_for_nobody(tmp_path: Path) -> None:
+def test_a_gang_does_not_wait_for_possibly_unobserved_pods(tmp_path: Path) -> None:
     """Of a gang that came and went meanwhile, the pod that failed is listed afterwards; the others were deleted."""
     came, *holds = pod("a", "job", "n1", from_min=35, to_min=50)
     assert gang_wait(tmp_path, came._replace(phase="Failed"), *holds) == 0
 
 
-def test_a_pod_that_came_meanwhile_waits_from_when_others_would_be_seen(tmp_path: Path) -> None:
+def test_a_pod_created_in_a_gap_waits_from_the_end_of_the_gap(tmp_path: Path) -> None:
     assert gang_wait(tmp_path, *pod("a", "job", "n1", from_min=35)) == 60
 
 

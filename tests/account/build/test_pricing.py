@@ -28,7 +28,7 @@ def parts(found: Ledger) -> dict[str | None, int]:
 
 
 @scenario
-def test_seven_sevenths_leave_nothing_free() -> Scenario:
+def test_shares_of_seven_sevenths_leave_no_free_time() -> Scenario:
     found = yield shared(*[SHARE_WHOLE // 7] * 7)
     assert None not in parts(found)
     assert sorted(parts(found).values()) == [8_571] * 4 + [8_572] * 3
@@ -72,7 +72,7 @@ def test_a_share_divides_each_state_in_proportion() -> Scenario:
 
 
 @scenario
-def test_what_is_no_share_or_no_time_holds_nothing() -> Scenario:
+def test_holds_without_share_or_time_are_ignored() -> Scenario:
     found = yield (shared(0), shared(-1), shared(SHARE_WHOLE, to_ms=at(0)), shared(SHARE_WHOLE, to_ms=at(0) - 1))
     assert [parts(one) for one in found] == [{None: 60_000}] * 4
 
@@ -115,16 +115,16 @@ def test_a_minute_has_the_price_of_its_last_millisecond() -> None:
     assert priced(price(1), price(2, at(1, 30)), price(3, at(3) - 1)) == [1, 2, 3, 3]
 
 
-def test_the_list_stands_in_where_nobody_wrote_a_price() -> None:
+def test_list_prices_apply_without_a_configured_price() -> None:
     assert priced(price(1, at(1), at(3))) == [6_880_000, 1, 1, 6_880_000]
     assert priced(price(1, at(1), at(3)), gpu_model=UNLISTED) == [None, 1, 1, None]
 
 
-def test_a_book_comes_before_the_list_however_general_it_is() -> None:
+def test_any_configured_price_wins_over_the_list() -> None:
     assert priced(price(7), price(9, gpu_model=H100, source="list")) == [7] * 4
 
 
-def test_more_selectors_come_first() -> None:
+def test_a_price_with_more_selectors_wins() -> None:
     book = [
         price(1),
         price(2, pool="blue"),
@@ -140,7 +140,7 @@ def test_a_price_for_a_model_is_for_every_name_of_it() -> None:
     assert priced(price(5, gpu_model="H100-SXM"), price(6, gpu_model="A100-SXM")) == [5] * 4
 
 
-def test_of_two_equal_prices_the_later_one_counts() -> None:
+def test_the_later_of_two_equally_specific_prices_wins() -> None:
     assert priced(price(9), price(1, at(-60))) == [9] * 4
     assert priced(price(1), price(9, time_ms=at(1))) == [9] * 4  # it was corrected
 
@@ -180,11 +180,11 @@ def test_a_node_that_shows_more_gpus_divides_its_price_anew() -> None:
     assert by_minute[2] == by_minute[3] == [2_000_001, 2_000_000, 2_000_000]
 
 
-def test_a_node_that_lost_a_gpu_costs_what_it_did() -> None:
+def test_a_node_that_lost_a_gpu_keeps_its_price() -> None:
     found = ledger(node(count=2), node(at(1), count=1), until(at(3), count=1), price(6_000_001, per="node"))
     assert {row.usd_micro_per_hour for row in found.rows if row.minute_ms == at(2)} == {3_000_001, 3_000_000}
 
 
-def test_what_has_no_node_has_no_price_of_a_node() -> None:
+def test_slots_without_a_node_have_no_node_price() -> None:
     found = ledger(hold(node_uid="x", to_ms=at(3)), until(at(3)), price(6_000_000, per="node"), price(5, at(-9)))
     assert {(row.node_uid, row.usd_micro_per_hour) for row in found.rows} == {("x", 5), ("n0", 6_000_000)}

@@ -23,7 +23,7 @@ def ledger(store, from_ms=0):
 
 
 @pytest.mark.heavy
-def test_the_ledger_of_what_is_kept_does_not_change(tmp_path):
+def test_forget_does_not_change_the_remaining_ledger(tmp_path):
     busy = {"gpu_util_permille": 900, "sm_active_permille": 700, "power_w": 500}
     idle = {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 110}
     telemetry = samples("n0", 0, 0, HOURS * 30 + 7, **busy) + samples("n0", 0, HOURS * 30 + 7, HOURS * 60, **idle)
@@ -47,7 +47,7 @@ def test_the_ledger_of_what_is_kept_does_not_change(tmp_path):
         assert store.connection.execute("SELECT count(*) FROM pod").fetchone() == (1,)
 
 
-def test_a_part_of_the_ledger_goes_whole_or_not_at_all(tmp_path):
+def test_forget_drops_ledger_parts_as_a_whole(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(hours=HOURS), *job(pods=1, gpus=1)])
         build(store, Settings(), now_ms=NOW_MS)
@@ -60,7 +60,7 @@ def test_a_part_of_the_ledger_goes_whole_or_not_at_all(tmp_path):
         assert ledger(store) == before
 
 
-def test_forgetting_less_later_brings_nothing_back(tmp_path):
+def test_longer_retention_does_not_restore_dropped_time(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(hours=HOURS), *job(pods=1, gpus=1)])
         build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)
@@ -71,7 +71,7 @@ def test_forgetting_less_later_brings_nothing_back(tmp_path):
         assert covered.from_ms == at(0) + (HOURS - 24) * HOUR
 
 
-def test_what_was_forgotten_is_not_built_again_from_what_is_left_of_it(tmp_path):
+def test_dropped_time_is_not_rebuilt_from_remaining_records(tmp_path):
     """A new catalog does not record retention: from objects alone, the past would look idle."""
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(hours=HOURS), *job(pods=1, gpus=1)])

@@ -163,7 +163,7 @@ MENDED = [what if what in QUICK else pytest.param(what, marks=pytest.mark.heavy)
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_broken_is_told(store: Store, what: str) -> None:
+def test_check_reports_each_violation(store: Store, what: str) -> None:
     break_it, message, _ = BROKEN[what]
     break_it(store)
     texts = found(store)
@@ -171,20 +171,20 @@ def test_what_is_broken_is_told(store: Store, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", MENDED)
-def test_what_is_broken_is_mended(store: Store, what: str) -> None:
+def test_repair_fixes_each_violation(store: Store, what: str) -> None:
     break_it, _, _ = BROKEN[what]
     break_it(store)
     assert mended(store)
     assert found(store) == []
 
 
-def test_rows_of_a_hot_table_are_of_its_time(store: Store) -> None:
+def test_check_reports_hot_rows_outside_the_time_of_their_table(store: Store) -> None:
     store.append([node(at(61))])
     store.connection.execute(f"UPDATE {store.hot_tables('node')[0].name} SET time_ms = time_ms + 86400000")
     assert found(store) == ["1 hot node rows are outside the time of their table."]
 
 
-def test_a_fact_in_two_parts_of_an_hour_is_told_and_written_once(store: Store) -> None:
+def test_repair_writes_a_fact_in_two_parts_once(store: Store) -> None:
     part = store.parts("gpu_sample")[0]
     other = part._replace(path=part.path.replace(".parquet", "-2.parquet"))
     shutil.copy(store.folder / part.path, store.folder / other.path)
@@ -196,7 +196,7 @@ def test_a_fact_in_two_parts_of_an_hour_is_told_and_written_once(store: Store) -
     assert [part.row_count for part in store.parts("gpu_sample")] == [60]
 
 
-def test_every_check_has_a_test() -> None:
+def test_every_check_has_a_violation_here() -> None:
     checks = [*check_list.PART_CHECKS, *check_list.CATALOG_CHECKS, *check_list.ROW_CHECKS, *check_list.DERIVED_CHECKS]
     assert len(checks) == len(set(checks))
     named = {function.__name__ for function in checks}
@@ -220,7 +220,7 @@ def test_every_check_has_a_test() -> None:
     }  # one that is added is broken above
 
 
-def test_the_ledgers_hours_overlap(store: Store) -> None:
+def test_check_reports_overlapping_ledger_parts(store: Store) -> None:
     part = store.parts("ledger_row")[0]
     store.relist(part, part._replace(from_ms=part.from_ms))
     other = part._replace(path=part.path.replace(".parquet", "-2.parquet"))

@@ -75,7 +75,7 @@ def frozen(store: Store) -> dict[str, bytes]:
 
 @settings(max_examples=EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48))
-def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_ledger_says(seed: int) -> None:
+def test_charges_and_adjustments_add_up_to_the_ledger(seed: int) -> None:
     chance = random.Random(seed)
     days = random_days(chance)
     with folder() as store:
@@ -105,7 +105,7 @@ def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_
 @pytest.mark.heavy
 @settings(max_examples=2 * EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48))
-def test_the_same_holds_of_records_that_come_late_and_books_that_change(seed: int) -> None:
+def test_charges_and_adjustments_add_up_with_late_records_and_new_prices(seed: int) -> None:
     """Real ledgers, around the end of October in Berlin."""
     chance = random.Random(seed)
     begin = ms_of(date(2026, 10, 31)) + 21 * MS_PER_HOUR  # two hours before November
@@ -196,7 +196,7 @@ def test_a_price_that_changes_afterwards_is_adjusted_in_the_next_month_once(stor
     assert month(store, DECEMBER)["rows"] == []  # nothing is adjusted twice
 
 
-def test_a_month_that_shrinks_is_paid_back(store: Store) -> None:
+def test_a_smaller_ledger_gives_a_negative_adjustment(store: Store) -> None:
     closing(store, OCTOBER)
     write_days(store, {OCTOBER: _held(OCTOBER, ms=15_000)})
     rows = dollars_by(month(store, NOVEMBER, ("team", "day", "state")), "team", "day", "state")
@@ -206,7 +206,7 @@ def test_a_month_that_shrinks_is_paid_back(store: Store) -> None:
     assert charge[0][charged(store, EVERYTHING)["columns"].index("billing_from")] == "2026-11-01T00:00:00Z"
 
 
-def test_who_pays_may_turn_out_to_be_another(store: Store) -> None:
+def test_a_changed_owner_is_adjusted(store: Store) -> None:
     closing(store, OCTOBER)
     store.append([_job("nlp", 5)])
     assert dollars_by(month(store, OCTOBER), "team")["vision", None] == 60_000
@@ -215,7 +215,7 @@ def test_who_pays_may_turn_out_to_be_another(store: Store) -> None:
     assert dollars_by(month(store, NOVEMBER, team="vision"), "team")["vision", "2026-10"] == -60_000
 
 
-def test_what_changed_its_state_alone_is_no_adjustment(store: Store) -> None:
+def test_a_change_of_states_only_is_not_an_adjustment(store: Store) -> None:
     closing(store, OCTOBER)
     rows = [row._replace(state="lost_work") if row.pod_uid else row for row in _held(OCTOBER)]
     write_days(store, {OCTOBER: rows})
@@ -232,7 +232,7 @@ def test_an_adjustment_of_time_shows_its_states(store: Store) -> None:
     assert (by_state["train", "2026-10"], by_state["lost_work", "2026-10"]) == (-60_000, 15_000)
 
 
-def test_groupings_that_are_not_kept_and_other_times_are_the_ledger_s(store: Store) -> None:
+def test_other_groupings_and_times_are_answered_from_the_ledger(store: Store) -> None:
     closing(store, OCTOBER)
     write_days(store, {OCTOBER: _held(OCTOBER, 7_200_000)})
     open_names(store)
@@ -257,7 +257,7 @@ def test_groupings_that_are_not_kept_and_other_times_are_the_ledger_s(store: Sto
     assert (answer["books"]["basis"], answer["books"]["closed_time"]) == ("ledger", True)
 
 
-def test_whatever_can_be_asked_for_is_answered_of_closed_months_and_after(store: Store) -> None:
+def test_all_groupings_are_answered_for_closed_and_later_months(store: Store) -> None:
     closing(store, OCTOBER)
     write_days(store, {OCTOBER: _held(OCTOBER, 7_200_000)})
     for name in set(GROUPINGS) - {"cause"}:  # which takes a ledger with causes
@@ -267,7 +267,7 @@ def test_whatever_can_be_asked_for_is_answered_of_closed_months_and_after(store:
         assert kept or answers[1]["books"]["adjustments_left_out"], name
 
 
-def test_what_cannot_be_closed_says_why(store: Store) -> None:
+def test_closing_errors_name_the_reason(store: Store) -> None:
     for day, now_ms, why in (
         (
             OCTOBER,
@@ -308,7 +308,7 @@ def test_a_closed_month_outlives_its_ledger(store: Store) -> None:
         closing(store, NOVEMBER)
 
 
-def test_what_a_team_sees_of_closed_months_is_its_own(store: Store) -> None:
+def test_a_team_sees_only_its_own_closed_charges(store: Store) -> None:
     found = closing(store, OCTOBER)
     everything, own = closed_answer(store), closed_answer(store, "vision")
     assert everything["months"][0]["total"] == found.total
@@ -317,7 +317,7 @@ def test_what_a_team_sees_of_closed_months_is_its_own(store: Store) -> None:
     assert (everything["next"], own["next"]) == ("2026-11", "2026-11")
 
 
-def test_a_team_that_holds_nothing_any_more_still_sees_what_it_was_charged(store: Store) -> None:
+def test_a_team_without_current_holds_sees_its_charges(store: Store) -> None:
     window = month_range("2026-10", UTC)
     (before,) = {row["team"] for row in month(store, OCTOBER)["rows"]} - {"platform"}
     closing(store, OCTOBER)
@@ -331,7 +331,7 @@ def test_a_team_that_holds_nothing_any_more_still_sees_what_it_was_charged(store
         pass
 
 
-def test_nothing_is_read_of_a_month_whose_ledger_has_not_changed(store: Store) -> None:
+def test_an_unchanged_month_is_not_read_again(store: Store) -> None:
     closing(store, OCTOBER)
     basis = basis_of(store, month_range("2026-11", UTC), (), UTC)
     read = store.expose
@@ -344,7 +344,7 @@ def test_nothing_is_read_of_a_month_whose_ledger_has_not_changed(store: Store) -
     assert "ledger_row" in seen
 
 
-def test_a_file_that_was_changed_or_is_gone_is_found(store: Store) -> None:
+def test_check_reports_changed_and_missing_closed_months(store: Store) -> None:
     closing(store, OCTOBER)
     closing(store, NOVEMBER)
     october, november = read_closed_months(store.folder)
@@ -362,7 +362,7 @@ def test_a_file_that_was_changed_or_is_gone_is_found(store: Store) -> None:
 
 
 @pytest.mark.parametrize("amount", ["gpu_ms", "usd_micro"])
-def test_a_total_that_its_charges_do_not_add_up_to_is_found(store: Store, amount: str) -> None:
+def test_check_reports_a_total_that_differs_from_its_charges(store: Store, amount: str) -> None:
     closing(store, OCTOBER)
     path = store.folder / FOLDER / "2026-10.json"
     closed = json.loads(path.read_text())
@@ -372,7 +372,7 @@ def test_a_total_that_its_charges_do_not_add_up_to_is_found(store: Store, amount
     assert found.endswith(" does not add up to what closed/2026-10.json says.")
 
 
-def test_a_closing_leaves_nothing_in_memory(store: Store) -> None:
+def test_closing_drops_its_temporary_tables(store: Store) -> None:
     closing(store, OCTOBER)
     write_days(store, {OCTOBER: _held(OCTOBER, 7_200_000)})
     closing(store, NOVEMBER)
@@ -382,7 +382,7 @@ def test_a_closing_leaves_nothing_in_memory(store: Store) -> None:
     assert store.connection.execute(left).fetchall() == []
 
 
-def test_a_closing_that_came_to_no_end_leaves_nothing_behind(store: Store) -> None:
+def test_an_interrupted_closing_leaves_no_files(store: Store) -> None:
     into = store.folder / FOLDER
     into.mkdir()
     (into / "2026-10-0123456789ab.parquet").write_bytes(b"half")

@@ -106,7 +106,7 @@ def test_rows_add_up_in_every_unit(drawn: list[EnergyUse], price: Fraction, carb
 
 
 @scenario
-def test_a_holder_has_what_was_drawn_while_it_held() -> Scenario:
+def test_a_holder_has_the_energy_of_its_time() -> Scenario:
     """A kilowatt while the pod is there, a hundred watts before and after: to the reading, not to the quarter."""
     idle, busy = {"power_w": 100}, {"power_w": 1000}
     found = yield [
@@ -130,7 +130,7 @@ def test_without_power_readings_a_quarter_follows_time() -> Scenario:
 
 
 @scenario
-def test_those_who_share_a_device_share_its_energy() -> Scenario:
+def test_energy_is_split_among_sharing_holders() -> Scenario:
     found = yield [
         node(),
         until(at(15)),
@@ -149,7 +149,7 @@ def test_readings_of_an_instance_are_not_those_of_the_device() -> Scenario:
 
 
 @scenario
-def test_a_counter_that_began_again_says_nothing_of_its_quarter() -> Scenario:
+def test_a_counter_reset_leaves_its_quarter_unknown() -> Scenario:
     before, after = steady(0, 20, 1000, 5_000_000), steady(21, 59, 1000, 10)
     found = yield [node(), until(at(60)), before, after]
     assert joules(found, time_ms=at(0)) == 14 * 60_000  # up to its last reading
@@ -158,7 +158,7 @@ def test_a_counter_that_began_again_says_nothing_of_its_quarter() -> Scenario:
 
 
 @scenario
-def test_where_the_counter_began_again_the_mean_power_stands_in() -> Scenario:
+def test_mean_power_replaces_a_counter_after_a_reset() -> Scenario:
     before, after = steady(0, 20, 1000, 5_000_000, power_w=900), steady(21, 59, 1000, 10, power_w=900)
     found = yield [node(), until(at(60)), before, after]
     assert joules(found, time_ms=at(15)) == 15 * 60 * 900
@@ -171,14 +171,14 @@ def test_where_the_counter_began_again_the_mean_power_stands_in() -> Scenario:
 
 
 @scenario
-def test_another_device_in_the_same_place_is_no_energy() -> Scenario:
+def test_a_replaced_device_adds_no_energy() -> Scenario:
     found = yield [node(), until(at(60)), steady(0, 20, 100, 5_000), steady(21, 59, 100, 900_000_000)]
     assert joules(found, time_ms=at(15)) == 0
     assert joules(found) == (14 + 29) * 6_000
 
 
 @scenario
-def test_nothing_is_known_of_a_gap_longer_than_a_quarter_of_an_hour() -> Scenario:
+def test_energy_is_unknown_in_gaps_longer_than_a_quarter_hour() -> Scenario:
     found = yield (
         [node(), until(at(60)), counted((1, 0), (14, 6_000), (29, 30_000), (44, 60_000))],
         [node(), until(at(60)), counted((1, 0), (14, 6_000), (29.1, 30_000), (44, 60_000))],
@@ -191,14 +191,14 @@ def test_nothing_is_known_of_a_gap_longer_than_a_quarter_of_an_hour() -> Scenari
 
 
 @scenario
-def test_without_a_counter_power_is_integrated_and_that_is_said() -> Scenario:
+def test_without_a_counter_power_is_integrated_and_marked_as_estimated() -> Scenario:
     found = yield [node(), until(at(30)), hold("a"), samples("busy", at(0), at(30), 60_000)]
     assert joules(found, "a") == 29 * 60 * 600
     assert sum(row.estimated_ms for row in found.energy) == sum(row.ms for row in found.energy) == 29 * 60_000
 
 
 @scenario
-def test_one_reading_is_no_energy_and_neither_is_none() -> Scenario:
+def test_one_reading_or_none_gives_no_energy() -> Scenario:
     found = yield (
         [node(), until(at(30)), counted((3, 5_000), power_w=300)],
         [node(), until(at(30)), counted((3, None), (4, None))],
@@ -220,7 +220,7 @@ DAY = [
 ]
 
 
-def test_any_grouping_and_any_windows_add_up() -> None:
+def test_energy_adds_up_in_any_grouping_and_time_range() -> None:
     with folder() as store:
         store.append([record for one in DAY for record in (one if isinstance(one, list) else [one])])
         covered = account(store)
@@ -248,7 +248,7 @@ def test_any_grouping_and_any_windows_add_up() -> None:
         assert {row["pod"]: row["energy_wh"] for row in half["rows"]} == {None: None, "a": 167, "b": 83}
 
 
-def test_a_row_of_which_nothing_is_known_says_so() -> None:
+def test_rows_with_unknown_energy_are_marked() -> None:
     with folder() as store:
         store.append([node(), until(at(60)), hold("a", at(0), at(30)), *samples("util", at(0), at(60))])
         covered = account(store)
@@ -260,7 +260,7 @@ def test_a_row_of_which_nothing_is_known_says_so() -> None:
     assert answer["total"]["energy_gpu_ms"] == 0
 
 
-def test_a_site_draws_more_than_its_gpus_and_what_it_pays_is_exact() -> None:
+def test_site_energy_includes_pue_and_its_cost_is_exact() -> None:
     tariff = tariff_of(Settings(energy_usd_per_kwh=0.11, carbon_g_per_kwh=380, pue=1.3))
     kilowatt_hour = EnergyUse(HOUR_J * 1000, 1)
     assert energy_total(kilowatt_hour, tariff) == {

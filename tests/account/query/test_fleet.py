@@ -55,7 +55,7 @@ def answer_or_error(answering, *arguments, **more):
 
 @settings(max_examples=EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48))
-def test_a_cluster_of_a_lake_answers_as_its_folder_does(seed: int) -> None:
+def test_a_cluster_in_a_lake_gives_the_answers_of_its_folder(seed: int) -> None:
     chance = random.Random(seed)
     with folder() as store, TemporaryDirectory() as lake:
         fill_store(store, facts(seed))
@@ -71,7 +71,7 @@ def test_a_cluster_of_a_lake_answers_as_its_folder_does(seed: int) -> None:
 
 @settings(max_examples=EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48))
-def test_three_clusters_are_one_that_had_everything(seed: int) -> None:
+def test_three_clusters_answer_like_one_with_all_records(seed: int) -> None:
     """Their objects have the same identities; in the one folder that has all of them, each its own."""
     names = ("east", "north", "west")
     with folder() as whole, TemporaryDirectory() as lake:
@@ -147,7 +147,7 @@ def test_a_closed_month_is_what_was_charged_and_the_next_one_has_its_adjustments
         assert both["total"]["gpu_ms"] == one["total"]["gpu_ms"] + another["total"]["gpu_ms"]
 
 
-def test_what_sites_pay_for_energy_is_added_and_what_one_does_not_know_is_not_known(tmp_path) -> None:
+def test_energy_cost_of_sites_is_added_and_unknown_if_one_is_unknown(tmp_path) -> None:
     lake, dear = LakeStorage(str(tmp_path)), TARIFF._replace(energy_usd_per_kwh=3.1)
     with folder() as store:
         fill_store(store, facts(7))
@@ -164,7 +164,7 @@ def test_what_sites_pay_for_energy_is_added_and_what_one_does_not_know_is_not_kn
     assert all_three["energy_gpu_ms"] == 3 * cheap["energy_gpu_ms"]
 
 
-def test_what_cannot_be_asked_of_several_says_how(tmp_path) -> None:
+def test_questions_that_need_one_cluster_name_the_option(tmp_path) -> None:
     lake = LakeStorage(str(tmp_path))
     with folder() as store:
         fill_store(store, facts(8))
@@ -186,7 +186,7 @@ def test_what_cannot_be_asked_of_several_says_how(tmp_path) -> None:
         assert lake_answer(lake, {"tz": "UTC", "all": "1"})["rows"]
 
 
-def test_a_window_is_cut_where_parts_meet() -> None:
+def test_a_time_range_is_cut_at_part_boundaries() -> None:
     parts = [Part("ledger_row", day * MS_PER_DAY, (day + 1) * MS_PER_DAY, str(day), 5, 1, None, "") for day in range(6)]
     window = TimeRange(MS_PER_DAY + 60_000, 5 * MS_PER_DAY + 60_000)
     cut = fleet.pieces(parts, window)

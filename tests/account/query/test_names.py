@@ -41,11 +41,11 @@ def teams(folder: Path, settings: Settings, **later: str | None) -> dict[str, fl
     return {row["team"]: row["gpu_hours"] for row in answer["rows"]}
 
 
-def test_the_team_that_began_it_pays(tmp_path: Path) -> None:
+def test_bill_to_owner_charges_the_team_of_the_workload(tmp_path: Path) -> None:
     assert teams(tmp_path, Settings()) == {"research": 4.0}
 
 
-def test_each_its_own_when_namespaces_pay(tmp_path: Path) -> None:
+def test_bill_to_namespace_charges_each_namespace(tmp_path: Path) -> None:
     assert teams(tmp_path, Settings(bill_to="namespace")) == {"research": 2.0, "infra": 2.0}
 
 
@@ -56,11 +56,11 @@ def test_each_its_own_when_namespaces_pay(tmp_path: Path) -> None:
         {"experiment_rule": "name"},  # unnamed experiments: two workloads may have the same name by chance
     ],
 )
-def test_what_is_said_is_kept(tmp_path: Path, own: dict[str, str]) -> None:
+def test_explicit_names_win_over_derived_ones(tmp_path: Path, own: dict[str, str]) -> None:
     assert teams(tmp_path, Settings(), **own) == {"research": 2.0, "infra": 2.0}
 
 
-def test_changing_who_pays_needs_no_new_ledger(tmp_path: Path) -> None:
+def test_changing_bill_to_rebuilds_nothing(tmp_path: Path) -> None:
     assert teams(tmp_path, Settings()) == {"research": 4.0}
     with Store(tmp_path) as store:
         covered = build(store, Settings(bill_to="namespace"), now_ms=START_MS + HOUR)

@@ -75,7 +75,7 @@ def held(draw: st.DrawFn) -> list[Any]:
 @pytest.mark.heavy
 @settings(max_examples=10 if THOROUGH else 4)
 @given(held(), st.sampled_from(("experiment", "namespace")))
-def test_what_all_have_together_is_everything(records: list[Any], bill_to: str) -> None:
+def test_scopes_of_all_teams_add_up_to_the_whole(records: list[Any], bill_to: str) -> None:
     settings = Settings(bill_to=bill_to)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), create=True) as store:
         store.append(records)
@@ -132,7 +132,7 @@ def test_an_experiment_that_only_its_runs_name_has_no_bill_and_is_no_error(tmp_p
             answer(store, "burn", experiment="tuned")
 
 
-def test_worth_of_an_experiment_without_runs_says_what_it_cost(tmp_path: Path) -> None:
+def test_worth_of_an_experiment_without_runs_has_its_cost(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([*clusters.cluster(), *clusters.job()])
         (row,) = (row for row in answer(store, "cost", by="experiment")["rows"] if row["experiment"])
@@ -143,7 +143,7 @@ def test_worth_of_an_experiment_without_runs_says_what_it_cost(tmp_path: Path) -
             answer(store, "worth", experiment="nosuch")
 
 
-def test_energy_adds_up_as_well(both: Store) -> None:
+def test_energy_of_all_teams_adds_up_to_the_whole(both: Store) -> None:
     whole = answer(both, "cost", by="team")
     assert whole["total"]["energy_gpu_ms"] > 0
     of_teams = [answer(both, "cost", team=row["team"])["total"] for row in whole["rows"]]
@@ -153,7 +153,7 @@ def test_energy_adds_up_as_well(both: Store) -> None:
     )
 
 
-def test_every_kind_of_record_says_whose_it_is() -> None:
+def test_every_kind_of_record_has_a_scope_rule() -> None:
     for with_platform in (True, False):
         assert set(_kept(with_platform=with_platform)) == set(SCHEMAS)
 
@@ -162,7 +162,7 @@ def test_every_kind_of_record_says_whose_it_is() -> None:
 NOT_THEIRS = {"owner", "slot", "node", "price", "carry", "hour_use", "minute_use"}
 
 
-def test_no_row_names_the_other_team_and_none_of_ours_is_missing(both: Store) -> None:
+def test_scope_has_all_rows_of_the_team_and_no_others(both: Store) -> None:
     answer(both, "cost")
     for kind in SCHEMAS:
         both.expose_all([kind])
@@ -177,7 +177,7 @@ def test_no_row_names_the_other_team_and_none_of_ours_is_missing(both: Store) ->
         assert kind in ("carry", "minute_sum") or len(everything) > len(seen) > 0 or kind == "owner"
 
 
-def test_a_team_sees_its_own_pipelines_and_sweeps_and_no_other_s(both: Store) -> None:
+def test_scope_has_only_the_pipelines_and_sweeps_of_the_team(both: Store) -> None:
     for name in ("nightly", "search"):
         joined = {"nightly": " ", "search": "-"}[name]
         ours = answer(both, "show", run=f"{two_teams.OURS}{joined}{name}", team=two_teams.TEAM)
@@ -190,7 +190,7 @@ def test_a_team_sees_its_own_pipelines_and_sweeps_and_no_other_s(both: Store) ->
     assert two_teams.THEIRS not in str(rows)
 
 
-def test_samples_of_a_slot_are_whose_it_was_at_the_time(both: Store) -> None:
+def test_samples_belong_to_the_holder_at_their_time(both: Store) -> None:
     def power(team: str) -> set[tuple[int, ...]]:
         with only(both, team, None):
             both.expose_all(["gpu_sample", "node_sample"])
@@ -205,7 +205,7 @@ def test_samples_of_a_slot_are_whose_it_was_at_the_time(both: Store) -> None:
 
 
 @pytest.mark.heavy
-def test_runs_of_one_name_are_told_apart_by_their_ranks(both: Store) -> None:
+def test_runs_with_the_same_name_are_separated_by_their_ranks(both: Store) -> None:
     ours = answer(both, "show", run=two_teams.SAME_RUN, team=two_teams.TEAM)
     theirs = answer(both, "show", run=two_teams.SAME_RUN, team=two_teams.OTHER_TEAM)
     assert set(ours["metrics"]) == {"walrus_accuracy"}
@@ -214,7 +214,7 @@ def test_runs_of_one_name_are_told_apart_by_their_ranks(both: Store) -> None:
 
 
 @pytest.mark.heavy
-def test_a_rank_that_two_teams_claim_is_neither_s(tmp_path: Path) -> None:
+def test_a_rank_claimed_by_two_teams_belongs_to_neither(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append(two_teams.all_records())
         (theirs,) = (one for one in two_teams.other_records_of(two_teams.THEIRS, "", 1) if type(one).__name__ == "Run")
@@ -224,7 +224,7 @@ def test_a_rank_that_two_teams_claim_is_neither_s(tmp_path: Path) -> None:
         assert set(answer(store, "show", team=two_teams.TEAM, run=two_teams.SAME_RUN)["metrics"]) == {"walrus_accuracy"}
 
 
-def test_afterwards_everything_can_be_read_again_and_nothing_is_left(both: Store) -> None:
+def test_leaving_a_scope_restores_the_store_and_drops_its_tables(both: Store) -> None:
     before = answer(both, "why")
     answer(both, "why", team=two_teams.TEAM)
     temporary = "SELECT table_name FROM duckdb_tables() WHERE temporary"
@@ -236,7 +236,7 @@ def test_afterwards_everything_can_be_read_again_and_nothing_is_left(both: Store
     assert answer(both, "why") == before
 
 
-def test_what_is_not_there_is_named_without_naming_others(both: Store) -> None:
+def test_not_found_errors_do_not_name_other_teams(both: Store) -> None:
     with (
         pytest.raises(ScopeNotFoundError, match=r"no team 'quok'\. `pyrometer cost --by team` lists them\."),
         only(both, "quok", None),
@@ -250,7 +250,7 @@ def test_what_is_not_there_is_named_without_naming_others(both: Store) -> None:
 
 
 @pytest.mark.heavy
-def test_what_others_do_changes_nothing_that_a_team_is_told(tmp_path: Path) -> None:
+def test_activity_of_other_teams_does_not_change_answers(tmp_path: Path) -> None:
     ours = [
         *two_teams.shared_records(),
         *two_teams.training_of(two_teams.OURS),

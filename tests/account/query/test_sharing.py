@@ -80,7 +80,7 @@ def a_month(seed: int) -> Iterator[Store]:
 
 @settings(max_examples=3 * EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48), st.sampled_from(["even", "proportional"]))
-def test_nothing_is_lost_and_a_team_pays_the_same_in_every_grouping(seed: int, how: str) -> None:
+def test_sharing_loses_nothing_and_is_the_same_in_every_grouping(seed: int, how: str) -> None:
     with a_month(seed) as store:
         alone = cost_by(store, ("team",), "none")
         whole = by_team(cost_by(store, ("team",), how))
@@ -127,7 +127,7 @@ def _each_pays_its_part(store: Store, how: str, whole: dict[str | None, Amounts]
 
 @settings(max_examples=EFFORT, derandomize=DETERMINISTIC, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48), st.sampled_from(["even", "proportional"]))
-def test_a_team_is_told_its_own_share_and_not_where_it_was(seed: int, how: str) -> None:
+def test_a_team_sees_its_share_without_nodes_of_free_time(seed: int, how: str) -> None:
     with a_month(seed) as store:
         whole = by_team(cost_by(store, ("team",), how))
         for team, (ms, micro) in whole.items():
@@ -142,7 +142,7 @@ def test_a_team_is_told_its_own_share_and_not_where_it_was(seed: int, how: str) 
             assert {(row["node"], row["state"]) for row in own["rows"]} <= {*places, (None, None)}
 
 
-def test_by_example() -> None:
+def test_sharing_methods_on_an_example() -> None:
     """Three teams of 1, 2 and 3 hours at a dollar, and free time for a dollar and a micro-dollar."""
     with folder() as store:
         chance = random.Random(0)
@@ -167,7 +167,7 @@ def test_by_example() -> None:
 
 
 @pytest.mark.parametrize("by", [("team",), ("team", "state", "hour")])
-def test_a_team_s_share_has_its_energy(by: tuple[str, ...]) -> None:
+def test_shared_rows_include_energy(by: tuple[str, ...]) -> None:
     """An hour of which a pod has half: what the GPU drew in the other half is its team's, too."""
     with folder() as store:
         drawn = [GpuSample(at(minute), "n0", 0, energy_j=minute * 60_000, power_w=1000) for minute in range(61)]
@@ -180,7 +180,7 @@ def test_a_team_s_share_has_its_energy(by: tuple[str, ...]) -> None:
         assert own == everybody
 
 
-def test_what_is_held_by_a_pod_that_nobody_saw_is_not_counted_twice() -> None:
+def test_time_of_an_unknown_pod_is_not_counted_twice() -> None:
     """Its team is not known: it pays its part all the same."""
     with folder() as store:
         day = ms_of(FIRST)
@@ -197,7 +197,7 @@ def _of(pod: str, team: str, time_ms: int) -> Any:
     return Workload(time_ms + 1, "here", f"job-{pod}", "Job", "ml", pod, team=team, experiment=team)
 
 
-def test_charges_are_shared_at_their_prices_and_without_anybody_the_platform_pays() -> None:
+def test_charges_are_shared_at_their_prices_or_stay_with_the_platform() -> None:
     with folder() as store:
         day = ms_of(FIRST)
         store.append(objects(random.Random(0), day))
@@ -222,7 +222,7 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_rows_within_something_add_up_to_what_it_is_as_one_row(rows: list[tuple[tuple[str, str], int]]) -> None:
+def test_nested_rows_add_up_to_their_group(rows: list[tuple[tuple[str, str], int]]) -> None:
     paths, exact = [path for path, _ in rows], [amount for _, amount in rows]
     unit = MS_PER_HOUR
     fine = round_nested(exact, paths, unit)
@@ -236,7 +236,7 @@ def test_rows_within_something_add_up_to_what_it_is_as_one_row(rows: list[tuple[
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_equal_remainders_are_rounded_in_one_order_however_rows_come(order: int) -> None:
+def test_equal_remainders_are_rounded_in_a_fixed_order(order: int) -> None:
     rows = [("b", 1), ("a", 1), ("c", 1)][::order]
     rounded = round_nested([amount for _, amount in rows], [(name,) for name, _ in rows], 2)
     assert dict(zip((name for name, _ in rows), rounded, strict=True)) == {"a": 1, "b": 1, "c": 0}

@@ -58,7 +58,7 @@ def _accounted(history: History) -> Iterator[tuple[Store, LedgerCoverage | None,
 
 
 @law(3)
-def test_hours_and_minutes_are_the_rows_of_the_ledger(history: History) -> None:
+def test_stored_sums_equal_the_rows_of_the_ledger(history: History) -> None:
     with _accounted(history) as (store, covered, chance):
         if covered is None:
             return
@@ -91,7 +91,7 @@ def _summed(rows: list[LedgerRow], *names: str) -> dict[tuple[Any, ...], int]:
 
 
 @law(2)
-def test_answers_are_the_same_with_sums_and_without(history: History) -> None:
+def test_answers_do_not_depend_on_stored_sums(history: History) -> None:
     with _accounted(history) as (store, covered, chance):
         if covered is None:
             return
@@ -107,7 +107,7 @@ def test_answers_are_the_same_with_sums_and_without(history: History) -> None:
         assert summed == [_answer(store, *question) for question in questions]
 
 
-def test_windows_of_any_minutes_say_the_same_with_sums_and_without() -> None:
+def test_any_range_of_minutes_is_the_same_with_and_without_stored_sums() -> None:
     """Three hours of two pods and a change between them, with energy and activity."""
     held = [
         node(count=2),
@@ -134,7 +134,7 @@ def _answer(store: Store, window: TimeRange, by: list[str], zone: Any) -> Any:
     return cost(store, window, by, zone=zone), burn(store, window, Settings(), zone=zone)
 
 
-def test_the_newest_hour_is_read_from_its_sum_although_it_is_not_over() -> None:
+def test_the_incomplete_newest_hour_is_read_from_its_sum() -> None:
     with folder() as store:
         store.append([node(), pod("p"), hold("p"), until(at(95))])
         covered = account(store)
@@ -165,19 +165,19 @@ def _activity(records: list[Any], window: TimeRange | None = None, by: str = "po
         return {row[by]: row["activity"] for row in answer["rows"]} | {"total": answer["total"]["activity"]}
 
 
-def test_activity_is_the_mean_of_the_readings_while_it_was_held() -> None:
+def test_activity_is_the_mean_of_readings_while_held() -> None:
     records = [node(), pod("p"), hold("p", at(0), at(40)), pod("q"), hold("q", at(40)), until(at(60))]
     records += [*_busy(range(0, 40), 800), *_busy(range(40, 60), 200)]
     assert _activity(records) == {"p": 0.8, "q": 0.2, "total": 0.6}
 
 
-def test_what_nobody_held_and_what_nobody_read_has_no_activity() -> None:
+def test_free_time_and_unmeasured_time_have_no_activity() -> None:
     records = [node(), pod("p"), hold("p", at(0), at(30)), until(at(60)), *_busy(range(60), 500)]
     assert _activity(records) == {"p": 0.5, None: None, "total": 0.5}
     assert _activity([node(), pod("p"), hold("p"), until(at(60))]) == {"p": None, "total": None}
 
 
-def test_the_best_counter_that_is_there_says_it() -> None:
+def test_activity_uses_the_best_available_counter() -> None:
     held = [node(), pod("p"), hold("p"), until(at(60))]
     assert _activity([*held, *_busy(range(60), 300, gpu_util_permille=990)])["p"] == 0.3
     assert _activity([*held, *_busy(range(60), None, graphics_active_permille=700, gpu_util_permille=990)])["p"] == 0.7
@@ -185,7 +185,7 @@ def test_the_best_counter_that_is_there_says_it() -> None:
     assert _activity([*held, *_busy(range(60), 300)], by="state")["total"] == 0.3
 
 
-def test_a_window_has_the_quarters_that_begin_in_it() -> None:
+def test_a_time_range_has_the_quarters_that_start_in_it() -> None:
     records = [node(), pod("p"), hold("p"), until(at(60)), *_busy(range(0, 30), 100), *_busy(range(30, 60), 900)]
     assert _activity(records, TimeRange(at(15), at(31)))["p"] == pytest.approx((15 * 0.1 + 15 * 0.9) / 30)
     assert _activity(records, TimeRange(at(16), at(60)))["p"] == 0.9
@@ -194,7 +194,7 @@ def test_a_window_has_the_quarters_that_begin_in_it() -> None:
 
 @settings(deadline=None, derandomize=DETERMINISTIC, max_examples=3 * EFFORT)
 @given(st.integers(0, 2**32))
-def test_activity_is_that_of_the_readings_whoever_held_the_slot_and_however_it_was_built(seed: int) -> None:
+def test_activity_equals_the_readings_in_any_grouping_of_hours(seed: int) -> None:
     chance = random.Random(seed)
     ends = sorted(chance.sample(range(1, 150), 5))
     records: list[Any] = [node(), until(at(150))]
@@ -218,7 +218,7 @@ def test_activity_is_that_of_the_readings_whoever_held_the_slot_and_however_it_w
             assert {row["pod"]: row["activity"] for row in answer["rows"] if row["pod"]} == known
 
 
-def test_sums_that_say_something_else_than_the_ledger_are_found() -> None:
+def test_check_reports_sums_that_differ_from_the_ledger() -> None:
     with folder() as store:
         store.append([node(), pod("p"), hold("p"), until(at(60)), *samples("busy", at(0), at(60))])
         account(store)

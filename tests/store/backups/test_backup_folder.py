@@ -132,7 +132,7 @@ def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_in_it_and_what_is_not(store, place, tmp_path) -> None:
+def test_backup_contains_data_but_no_secrets(store, place, tmp_path) -> None:
     backup = back_up(store, place).backup
     restore(place, backup, tmp_path / "restored")
     there = files_in(tmp_path / "restored")
@@ -163,7 +163,7 @@ def test_parts_are_copied_once(store, place) -> None:
     assert back_up(store, place).parts_copied == 1
 
 
-def test_what_came_to_no_end_leaves_those_before_whole(store, place) -> None:
+def test_an_interrupted_backup_leaves_earlier_ones_intact(store, place) -> None:
     first = back_up(store, place).backup
     store.seal()
     everything = [(member.path, b"".join(member.chunks)) for member in members(store, place.parts())]
@@ -201,7 +201,7 @@ def test_no_stream_writes_outside(store, place, path, tmp_path) -> None:
     assert not list(tmp_path.rglob("outside"))
 
 
-def test_old_ones_are_forgotten_with_the_parts_that_nobody_names(store, place) -> None:
+def test_pruning_removes_old_backups_and_unreferenced_parts(store, place) -> None:
     names = []
     for hour in range(2, 5):
         store.append([node(AFTER_END_MS - (60 - hour) * MS_PER_HOUR, 2)])
@@ -243,7 +243,7 @@ def test_a_folder_that_is_broken_is_not_backed_up(store, place) -> None:
     assert place.backups() == []
 
 
-def test_restoring_begins_again_where_it_came_to_no_end(store, place, tmp_path) -> None:
+def test_an_interrupted_restore_can_be_repeated(store, place, tmp_path) -> None:
     backup = back_up(store, place).backup
     into = tmp_path / "restored"
     damaged = place.folder / backup.name / "told.json"
@@ -259,13 +259,13 @@ def test_restoring_begins_again_where_it_came_to_no_end(store, place, tmp_path) 
         restore(place, backup, into)
 
 
-def test_one_writes_at_a_time(place) -> None:
+def test_backup_folder_has_one_writer_at_a_time(place) -> None:
     with place.locked(), pytest.raises(BackupError, match="Another backup is being written"), place.locked():
         pass
 
 
 @pytest.mark.parametrize("name", ["format", "schema_version"])
-def test_one_of_a_newer_version_is_refused(store, place, name) -> None:
+def test_backup_of_a_newer_version_is_refused(store, place, name) -> None:
     backup = back_up(store, place).backup
     path = place.folder / f"{backup.name}.json"
     path.write_text(json.dumps({**backup.contents, name: 99}))
@@ -273,7 +273,7 @@ def test_one_of_a_newer_version_is_refused(store, place, name) -> None:
         place.backups()
 
 
-def test_what_is_replaced_while_a_backup_is_read_is_in_it(store, place) -> None:
+def test_parts_replaced_during_a_backup_are_in_it(store, place) -> None:
     before = {part.path for part in store.parts()}
 
     def meanwhile() -> Iterator[BackupMember]:

@@ -135,7 +135,7 @@ HOSTILE = {
     "text", ["../../outside", "/tmp/outside", "x'; COPY (SELECT 1) TO 'outside'; --", "tokens.json"]
 )
 @pytest.mark.parametrize("field", HOSTILE)
-def test_check_says_so_and_restore_refuses(good, tmp_path, capsys, field, text) -> None:
+def test_check_and_restore_refuse_hostile_fields(good, tmp_path, capsys, field, text) -> None:
     place = shutil.copytree(good, tmp_path / "backups")
     contents = contents_of(place)
     HOSTILE[field](contents, text)
@@ -151,7 +151,7 @@ def test_check_says_so_and_restore_refuses(good, tmp_path, capsys, field, text) 
     assert folder_contents(tmp_path) == before
 
 
-def test_a_table_s_name_is_no_sql(good, tmp_path) -> None:
+def test_table_names_are_not_executed_as_sql(good, tmp_path) -> None:
     """The name and the file agree, as those of a backup do that was made for this."""
     place = shutil.copytree(good, tmp_path / "backups")
     contents = contents_of(place)
@@ -164,7 +164,7 @@ def test_a_table_s_name_is_no_sql(good, tmp_path) -> None:
     assert not (tmp_path / "restored").exists()
 
 
-def test_a_link_in_a_backup_leads_nowhere(good, tmp_path) -> None:
+def test_links_in_a_backup_are_refused(good, tmp_path) -> None:
     place = shutil.copytree(good, tmp_path / "backups")
     contents = contents_of(place)
     secret = tmp_path / "secret"
@@ -177,7 +177,7 @@ def test_a_link_in_a_backup_leads_nowhere(good, tmp_path) -> None:
     assert "leads out of" in error_text
 
 
-def test_a_pipe_in_a_backup_is_no_file(good, tmp_path) -> None:
+def test_pipes_in_a_backup_are_refused(good, tmp_path) -> None:
     place = shutil.copytree(good, tmp_path / "backups")
     (place / NAME / "settings.yaml").unlink()
     os.mkfifo(place / NAME / "settings.yaml")
@@ -211,7 +211,7 @@ MEMBERS = {
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_no_stream_does_harm(tmp_path, name) -> None:
+def test_hostile_streams_change_nothing(tmp_path, name) -> None:
     place = BackupFolder(tmp_path / "backups")
     (tmp_path / "mine").write_text("mine")
     with place.locked(), pytest.raises(BackupError) as contents:
@@ -231,7 +231,7 @@ def test_a_sparse_file_is_refused(tmp_path) -> None:
         BackupFolder(tmp_path / "b").receive(unpacked([stream]))
 
 
-def test_names_of_any_length_are_not_read(tmp_path) -> None:
+def test_overlong_member_names_are_refused(tmp_path) -> None:
     given_away = 0
 
     def stream():
@@ -248,7 +248,7 @@ def test_names_of_any_length_are_not_read(tmp_path) -> None:
 
 @SAFE
 @given(st.binary(max_size=3_000))
-def test_any_bytes_are_refused(tmp_path_factory, body) -> None:
+def test_arbitrary_bytes_are_refused_as_a_backup(tmp_path_factory, body) -> None:
     place = BackupFolder(tmp_path_factory.mktemp("any"))
     with place.locked(), pytest.raises(BackupError):
         place.receive(unpacked([body]))

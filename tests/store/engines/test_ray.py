@@ -178,7 +178,7 @@ def test_closed_months_and_files_of_a_bucket(bucket, tmp_path, monkeypatch) -> N
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_an_object_store_that_is_away_is_said_in_one_sentence_without_secrets(bucket, monkeypatch) -> None:
+def test_an_unreachable_object_store_is_reported_without_secrets(bucket, monkeypatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(LakeError) as away:
         lake_answer(LakeStorage(bucket), {})

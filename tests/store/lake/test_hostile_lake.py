@@ -97,7 +97,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("text", OUTSIDE)
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_name_that_leads_elsewhere_is_refused(good, tmp_path, field, text) -> None:
+def test_names_outside_the_lake_are_refused(good, tmp_path, field, text) -> None:
     lake = shutil.copytree(good, tmp_path / "lake")
     manifest = manifest_in(lake)
     FIELDS[field](manifest, text)
@@ -107,7 +107,7 @@ def test_a_name_that_leads_elsewhere_is_refused(good, tmp_path, field, text) -> 
     assert "\n" not in str(refused.value)
 
 
-def test_the_cache_removes_and_writes_only_what_is_its_own(tmp_path, monkeypatch) -> None:
+def test_the_cache_changes_only_its_own_files(tmp_path, monkeypatch) -> None:
     """Whatever a manifest says: here, one that was never checked."""
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "cache" / "mine").mkdir(parents=True)

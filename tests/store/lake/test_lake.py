@@ -116,7 +116,7 @@ def test_a_second_copy_copies_nothing_and_what_goes_stays_for_a_while(tmp_path) 
         assert as_text(lake_answer(lake, QUESTION)) == as_text(folder_answer(store, QUESTION))
 
 
-def test_what_is_hot_has_its_names(tmp_path) -> None:
+def test_hot_objects_are_copied(tmp_path) -> None:
     """Objects are sealed a day later; until then they are in the lake as they are."""
     lake = LakeStorage(str(tmp_path))
     with folder() as store:
@@ -153,14 +153,14 @@ def test_two_folders_do_not_write_to_one_cluster(tmp_path) -> None:
         ("gs://bucket", "a folder, or s3://BUCKET/PREFIX"),
     ],
 )
-def test_an_address_that_is_none_is_refused_without_a_secret(url, message) -> None:
+def test_an_invalid_address_is_refused_without_secrets(url, message) -> None:
     with pytest.raises(LakeError) as refused:
         LakeStorage(url)
     assert message in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_lake_that_is_not_there_or_empty_says_so(tmp_path) -> None:
+def test_missing_and_empty_lakes_are_reported(tmp_path) -> None:
     with pytest.raises(LakeError, match=r"There is no lake in .*: the folder does not exist"):
         lake_answer(LakeStorage(str(tmp_path / "no")), {})
     with pytest.raises(LakeError, match=r"has no cluster yet"):
