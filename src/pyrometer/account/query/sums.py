@@ -85,7 +85,8 @@ def sums(
     width = len(by)
     found = []
     for row in rows:  # as texts, 128-bit numbers are fetched twice as fast
-        gpu_ms, ms_price, unpriced_ms, *amounts = map(int, row[width:])
+        # without groupings, a range without rows has one row of NULL
+        gpu_ms, ms_price, unpriced_ms, *amounts = (int(value or 0) for value in row[width:])
         if gpu_ms:
             found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, EnergyUse(*amounts)))
     return found
