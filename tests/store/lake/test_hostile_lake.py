@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from pyrometer.questions.registry import NotFoundError
 from pyrometer.store import StoreError
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Local
-from pyrometer.store.lake import Cache, LakeError, LakeStorage, manifest_of
+from pyrometer.store.lake import LakeError, LakeStorage, manifest_of
 from tests.support.hand_lakes import TARIFF, copy_to_lake, facts, fill_store, lake_answer
 from tests.support.histories import folder
 from tests.support.hostile_names import TEXTS, VALUES, folder_contents, paths_in, rename_at, replace_at
@@ -105,29 +104,6 @@ def test_names_outside_the_lake_are_refused(good, tmp_path, field, text) -> None
     with pytest.raises(LakeError, match=r"cannot be read|newer Pyrometer") as refused:
         lake_answer(LakeStorage(str(lake)), QUESTION)
     assert "\n" not in str(refused.value)
-
-
-def test_the_cache_changes_only_its_own_files(tmp_path, monkeypatch) -> None:
-    """Whatever a manifest says: here, one that was never checked."""
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "cache" / "mine").mkdir(parents=True)
-    (tmp_path / "cache" / "mine" / "kept").write_bytes(bytes(100))
-    os.utime(tmp_path / "cache" / "mine" / "kept", (0, 0))
-    fetched: list[Path] = []
-    monkeypatch.setattr(LakeStorage, "download", lambda self, path, into: fetched.append(into))
-    cache = Cache(tmp_path / "cache", 0)
-    for path in ("../../../mine", "/tmp/mine"):
-        with pytest.raises(StoreError, match="leads out of"):
-            cache.paths(LakeStorage("s3://bucket/lake"), "east", [(path, 1)])
-    root = cache.of(LakeStorage("s3://bucket/lake"), "east")
-    root.mkdir(parents=True)
-    (root / "parts").symlink_to(tmp_path)
-    with pytest.raises(StoreError, match="leads out of"):
-        cache.paths(LakeStorage("s3://bucket/lake"), "east", [("parts/new", 1)])
-    cache._make_room()
-    assert fetched == []
-    assert (tmp_path / "mine").read_text() == "mine"
-    assert (tmp_path / "cache" / "mine" / "kept").exists()
 
 
 @pytest.mark.parametrize("planted", ["manifest.json.tmp", "manifest.json", "parts", ""])
