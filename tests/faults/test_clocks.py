@@ -35,7 +35,7 @@ def twin(tmp_path_factory, load):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("jumps_ms", [(MS_PER_HOUR, 0), (-MS_PER_HOUR, 0), (MS_PER_DAY, -MS_PER_DAY), (-MS_PER_DAY,)])
-def test_a_clock_that_jumps_while_the_server_runs_changes_no_ledger(tmp_path, load, twin, jumps_ms):
+def test_clock_jumps_do_not_change_the_ledger(tmp_path, load, twin, jumps_ms):
     clock = tmp_path / "clock"
     clock.write_text("0")
     folder = prepare_folder(tmp_path / "data")
@@ -53,7 +53,7 @@ def test_a_clock_that_jumps_while_the_server_runs_changes_no_ledger(tmp_path, lo
     assert compare(read_folder(folder), twin, sender.acknowledged).is_clean
 
 
-def test_samples_of_the_future_and_of_long_ago_are_left_out_and_counted(tmp_path):
+def test_samples_from_the_future_and_distant_past_are_rejected_and_counted(tmp_path):
     """What is far ahead or a month old is left out and counted; what is a day old is taken; no end is moved by it."""
     folder = prepare_folder(tmp_path / "data")
     now_ms = time.time_ns() // 1_000_000

@@ -83,7 +83,7 @@ def test_a_server_on_a_full_disk_refuses_and_continues_with_room(tmp_path, load,
     assert halves(folder) == []
 
 
-def test_a_database_that_gave_up_on_a_full_disk_is_opened_again(tmp_path, load, twin):
+def test_a_database_is_reopened_after_a_full_disk(tmp_path, load, twin):
     """DuckDB ends itself when it cannot write its WAL into its file; whoever sent something must not notice."""
     folder = prepare_folder(tmp_path / "data")
     with ServerProcess(folder, faults=Faults(checkpoint_bytes=20_000)) as served:
@@ -123,7 +123,7 @@ def fill(path: Path) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("fault", ["full", "read-only"])
-def test_a_real_disk_that_is_full_or_read_only(small_disk, load, twin, fault):
+def test_a_real_full_or_read_only_disk(small_disk, load, twin, fault):
     folder = prepare_folder(small_disk / "data")
     filler = small_disk / "filler"
     with ServerProcess(folder) as served:

@@ -54,13 +54,13 @@ def test_a_killed_server_loses_nothing(scene, step):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("steps", [(150, 10), (40, 60, 30)])
-def test_servers_that_are_killed_one_after_the_other_have_lost_nothing(scene, steps):
+def test_consecutively_killed_servers_lose_nothing(scene, steps):
     killed = scene.kill_server_at(*steps)
     assert killed is None or killed.counts.is_clean, killed
 
 
 @pytest.mark.heavy
-def test_a_server_that_is_killed_at_any_moment_has_lost_nothing(scene):
+def test_a_server_killed_at_any_moment_loses_nothing(scene):
     killed = scene.kill_server_at_random(random.Random(1), times=4)
     assert killed.counts.is_clean, killed
 
@@ -101,7 +101,7 @@ COMMANDS = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("what", COMMANDS)
-def test_a_command_that_is_killed_can_be_run_again(scene, what):
+def test_a_killed_command_can_be_repeated(scene, what):
     harm, arguments = COMMANDS[what]
     killed, steps = kill_at_every_step(
         folders_to_harm(scene, harm),
@@ -113,7 +113,7 @@ def test_a_command_that_is_killed_can_be_run_again(scene, what):
     assert killed.counts.is_clean, killed
 
 
-def test_a_repair_that_is_killed_with_the_ledger_taken_down_builds_it_the_next_time(scene):
+def test_a_killed_repair_is_completed_by_the_next_build(scene):
     harm, arguments = COMMANDS["repair"]
     taken_down, once = 10, 1_000
     killed, _ = kill_at_every_step(
@@ -128,7 +128,7 @@ def test_a_repair_that_is_killed_with_the_ledger_taken_down_builds_it_the_next_t
 
 
 @pytest.mark.heavy
-def test_forgetting_that_is_killed_forgets_neither_more_nor_less(scene):
+def test_a_killed_retention_drops_exactly_old_data(scene):
     kept = Faults(variables={"PYROMETER_RETENTION_DAYS": "1"})
     make = folders_to_harm(scene, lambda folder: None)
     arguments = COMMANDS["build"][1]
@@ -144,7 +144,7 @@ def test_forgetting_that_is_killed_forgets_neither_more_nor_less(scene):
 
 
 @pytest.mark.heavy
-def test_a_closing_that_is_killed_closed_the_month_or_nothing(scene, tmp_path):
+def test_a_killed_closing_leaves_the_month_closed_or_open(scene, tmp_path):
     month = datetime.fromtimestamp(START_MS / 1000, UTC).strftime("%Y-%m")
     (tmp_path / "clock").write_text(str(45 * MS_PER_DAY))
     later = Faults(clock=str(tmp_path / "clock"))

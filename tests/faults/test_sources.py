@@ -36,7 +36,7 @@ def twin(tmp_path_factory, load):
     return run_without_faults(tmp_path_factory.mktemp("twin") / "data", load)
 
 
-def test_everything_twice_and_shuffled_is_the_same_ledger(tmp_path, load, twin):
+def test_repeated_and_shuffled_deliveries_give_the_same_ledger(tmp_path, load, twin):
     folder = prepare_folder(tmp_path / "data")
     mixed = [*load, *load]
     random.Random(3).shuffle(mixed)
@@ -125,7 +125,7 @@ def stored(served: ServerProcess) -> float:
 
 
 @pytest.mark.heavy
-def test_an_exporter_that_flaps_and_a_server_that_is_killed_double_no_sample(tmp_path):
+def test_a_flapping_exporter_and_a_killed_server_duplicate_no_sample(tmp_path):
     quick = Faults(scrape_every_s=0.1)
     with Flapping() as exporter:
         for _ in range(3):

@@ -140,14 +140,14 @@ def test_parts_without_a_catalog_are_not_removed(folder, sealed):
     assert read_folder(folder).rows == sealed[1].rows
 
 
-def test_a_first_start_that_was_killed_is_no_broken_folder(tmp_path):
+def test_a_killed_first_start_leaves_a_usable_folder(tmp_path):
     (tmp_path / DATABASE).write_bytes(b"")
     with Store(tmp_path, create=True) as store:
         assert store.parts() == []
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_bodies_that_are_harmed_are_put_aside_and_the_others_are_read(tmp_path, harm):
+def test_damaged_bodies_are_set_aside_and_others_are_read(tmp_path, harm):
     chance = random.Random(harm)
     folder = prepare_folder(tmp_path / "data")
     served = ServerProcess(folder, faults=_patient())

@@ -67,7 +67,7 @@ def test_an_older_catalog_is_brought_up_one_version_at_a_time(connection):
     assert made == [(f"made_{number}",) for number in range(1, 5)]
 
 
-def test_a_newer_catalog_says_upgrade_and_is_left_alone(connection):
+def test_a_newer_catalog_is_refused_unchanged(connection):
     catalog.prepare(connection, version=7, migrations={n: lambda _: None for n in range(1, 7)})
     with pytest.raises(CatalogError, match=r"newer Pyrometer.*schema 7.*knows 6.*upgrade"):
         catalog.prepare(connection, version=6)
@@ -85,7 +85,7 @@ def test_a_gap_in_the_path_is_an_error_and_leaves_the_old_version(connection):
         connection.execute("FROM made")
 
 
-def test_a_failing_migration_leaves_the_old_version_and_nothing_of_its_work(connection):
+def test_a_failing_migration_is_rolled_back(connection):
     catalog.list_parts(connection, [part()])
 
     def first(given):
@@ -105,7 +105,7 @@ def test_a_failing_migration_leaves_the_old_version_and_nothing_of_its_work(conn
     assert version(connection) == [("3",)]
 
 
-def test_there_is_a_way_from_every_older_version_to_this_one():
+def test_migrations_reach_the_current_version_from_all_older_ones():
     assert sorted(catalog.MIGRATIONS) == list(range(1, catalog.SCHEMA_VERSION))
 
 
@@ -141,7 +141,7 @@ def test_an_interrupt_rolls_back(connection):
     assert catalog.parts(connection) == []
 
 
-def test_a_transaction_that_is_broken_already_rolls_back_and_says_why(connection):
+def test_a_broken_transaction_rolls_back_with_its_error(connection):
     with pytest.raises(duckdb.ConstraintException, match=r"hot\.kind"):
         lists_and_then(connection, lambda: connection.execute("INSERT INTO hot VALUES (NULL, 0, 'x')"))
     assert catalog.parts(connection) == []
@@ -149,7 +149,7 @@ def test_a_transaction_that_is_broken_already_rolls_back_and_says_why(connection
     assert catalog.parts(connection) == [part("a")]
 
 
-def test_a_result_that_was_not_read_to_its_end_does_not_stop_a_rollback(connection):
+def test_rollback_works_with_an_unread_result(connection):
     with pytest.raises(ZeroDivisionError):
         lists_and_then(connection, lambda: connection.execute("FROM range(10)").fetchone() and 1 // 0)
     assert catalog.parts(connection) == []
@@ -192,7 +192,7 @@ def test_unlisting_takes_exactly_the_named_ones(connection):
     )
 )
 @settings(max_examples=30)
-def test_a_part_comes_back_as_it_was_listed_also_from_the_manifest(law_connection, parts):
+def test_parts_are_read_as_listed_from_catalog_and_manifest(law_connection, parts):
     law_connection.execute("DELETE FROM parts")
     catalog.list_parts(law_connection, parts)
     assert set(catalog.parts(law_connection)) == set(parts)
@@ -221,7 +221,7 @@ def test_a_producer_that_never_sent_has_no_mark(connection):
     assert catalog.mark_of(connection, "it's") == 0
 
 
-def test_files_that_are_not_listed_are_found_at_any_depth(connection, tmp_path):
+def test_unlisted_files_are_found_at_any_depth(connection, tmp_path):
     listed = part("parts/event/2025-10-10/00-a.parquet")
     catalog.list_parts(connection, [listed])
     strays = ["parts/x.tmp", "parts/event/2025-10-10/00-b.parquet", "parts/a/b/c/d"]

@@ -1,4 +1,4 @@
-"""One process has a data folder; one that cannot be opened says why and what to do; parts of older schemas are read."""
+"""Opening a data folder: one process at a time, errors that name the fix, and folders of older versions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Event
-from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store, StoreBusyError, StoreError, catalog, data_folder
 from pyrometer.store.data_folder import DATABASE
 from pyrometer.store.inbox import of_training
@@ -72,7 +69,7 @@ def test_a_busy_folder_names_its_process(folder):
         assert rows_of(store) == [event(DAY)]
 
 
-def test_with_patience_it_waits_until_the_first_one_closes(folder, monkeypatch):
+def test_opening_waits_until_the_first_process_closes(folder, monkeypatch):
     a_folder(folder)
     with held_by_another_process(folder) as holder:
         waits = []
@@ -139,7 +136,7 @@ def test_a_folder_without_data_names_the_commands_that_create_one(tmp_path):
 
 def test_a_wrong_folder_lists_data_folders_next_to_it(tmp_path):
     Store(tmp_path / "pyrometer-demo", create=True).close()
-    of_training(tmp_path / "runs").folder.mkdir(parents=True)  # what `pyrometer run` leaves before anybody asked
+    of_training(tmp_path / "runs").folder.mkdir(parents=True)  # what `pyrometer run` leaves before a server runs
     with pytest.raises(
         StoreError, match=r"no such folder\)\. Next to it: .*/pyrometer-demo, .*/runs\. Choose another with --data DIR"
     ):
@@ -176,7 +173,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_database_is_an_error_that_names_it(folder, damage):
+def test_opening_a_damaged_database_names_the_folder(folder, damage):
     database = a_folder(folder, rows=20_000) / DATABASE
     damaged = DAMAGES[damage](database.read_bytes())
     database.write_bytes(damaged)
@@ -193,7 +190,7 @@ def test_a_damaged_database_is_an_error_that_names_it(folder, damage):
 # -- schemas ------------------------------------------------------------------------------------------------------
 
 
-def test_a_newer_folder_says_upgrade(folder):
+def test_opening_a_newer_folder_says_upgrade(folder):
     with Store(folder, create=True) as store:
         store.set_meta("schema_version", str(catalog.SCHEMA_VERSION + 1))
     with pytest.raises(StoreError, match="upgrade Pyrometer") as refusal:
@@ -204,56 +201,7 @@ def test_a_newer_folder_says_upgrade(folder):
     assert version == [(str(catalog.SCHEMA_VERSION + 1),)]
 
 
-def list_an_older_part(folder, rows, without):
-    """What a Pyrometer wrote that did not know some columns yet."""
-    table = SCHEMAS["event"].table(rows).drop_columns(list(without))
-    path = "parts/event/2025-10-10/00-000000000000.parquet"
-    (folder / path).parent.mkdir(parents=True)
-    with Store(folder, create=True) as store:
-        pq.write_table(table, folder / path)
-        part = catalog.Part(
-            "event", DAY, DAY + MS_PER_HOUR, path, len(rows), 1, rows[-1].time_ms, ",".join(table.column_names)
-        )
-        with catalog.transaction(store.connection):
-            catalog.list_parts(store.connection, [part])
-
-
-def test_a_column_that_came_later_reads_as_absent(folder):
-    old = [event(DAY, message="old"), event(DAY + 1, message="old")]
-    list_an_older_part(folder, old, without=("duration_ms", "message"))
-    new = event(DAY + 2, duration_ms=5, message="new")
-    hot = event(DAY + 3, message="hot")
-    with Store(folder) as store:
-        store.append([new])
-        store.seal()
-        store.append([hot])
-        assert rows_of(store) == [*(row._replace(message=None) for row in old), new, hot]
-        store.expose_all(["event"])
-        described = store.connection.execute("DESCRIBE event").fetchall()
-        assert [row[:2] for row in described] == [(c.name, c.duckdb_type) for c in SCHEMAS["event"].columns]
-        assert store.newest_ms(["event"], DAY + 1) == DAY + 1
-        assert store.newest_ms(["event"], DAY) == DAY
-
-
-def test_a_late_duplicate_of_an_older_part_counts_once(folder):
-    list_an_older_part(folder, [event(DAY)], without=("message", "duration_ms"))
-    with Store(folder) as store:
-        store.append([event(DAY, message="again"), event(DAY + 1)])
-        assert rows_of(store) == [event(DAY), event(DAY + 1)]
-        store.seal()
-        assert rows_of(store) == [event(DAY), event(DAY + 1)]
-
-
-def test_a_column_of_the_key_may_come_later_too(folder):
-    list_an_older_part(folder, [event(DAY)], without=("step",))
-    with Store(folder) as store:
-        store.append([event(DAY), event(DAY, step=1)])
-        assert rows_of(store) == [event(DAY, step=1), event(DAY)]
-        store.seal()
-        assert rows_of(store) == [event(DAY, step=1), event(DAY)]
-
-
-def test_a_hot_table_of_an_older_version_takes_the_columns_that_came_later(folder):
+def test_a_hot_table_of_an_older_version_gets_newer_columns(folder):
     with Store(folder, create=True) as store:
         store.append([event(DAY, message="old", step=1)])
         (table,) = store.hot_tables("event")
@@ -268,19 +216,7 @@ def test_a_hot_table_of_an_older_version_takes_the_columns_that_came_later(folde
         assert rows_of(store) == [event(DAY, step=1), new]
 
 
-def test_columns_in_another_order_come_back_in_theirs(folder):
-    row = event(DAY, node_uid="n", message="m", step=3)
-    table = SCHEMAS["event"].table([row])
-    backwards = table.select(table.column_names[::-1])
-    with Store(folder, create=True) as store:
-        store.append_tables({"event": backwards})
-        assert rows_of(store) == [row]
-        wider = backwards.append_column("not_declared", pa.array([1]))
-        store.append_tables({"event": wider})
-        assert rows_of(store) == [row]
-
-
-def test_a_folder_that_is_only_read_is_not_written_to(folder):
+def test_reading_a_folder_does_not_write_to_it(folder):
     with Store(folder, create=True) as store:
         store.append([event(DAY)])
         store.seal()

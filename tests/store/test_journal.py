@@ -72,7 +72,7 @@ def test_a_body_of_an_older_version_is_a_file(tmp_path):
     assert left(tmp_path) == [b"old", b"new"]
 
 
-def test_after_an_error_bodies_go_into_another_file(tmp_path, monkeypatch):
+def test_journal_starts_a_new_file_after_an_error(tmp_path, monkeypatch):
     journal = Journal(tmp_path)
     first = journal.put(b"first")
 

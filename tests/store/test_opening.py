@@ -75,13 +75,13 @@ def test_a_file_of_a_newer_duckdb_says_upgrade(database, header):
     assert "upgrade" in str(error)
 
 
-def test_a_version_in_a_header_that_is_otherwise_wrong_counts_too(database):
+def test_the_version_in_a_damaged_header_is_used(database):
     data = database.read_bytes()
     database.write_bytes(data[:12] + (4_000).to_bytes(8, "little") + data[20:])  # the checksum is another
     assert "upgrade" in str(refused(database))
 
 
-def test_a_file_of_an_older_duckdb_says_how_to_get_at_it(database):
+def test_a_file_of_an_older_duckdb_names_the_fix(database):
     database.write_bytes(with_header(database.read_bytes(), storage=51, library=""))
     error = refused(database)
     assert not isinstance(error, StoreBrokenError)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Event, Slot
+from pyrometer.model.units import MS_PER_HOUR
+from pyrometer.store import Store, catalog
 from pyrometer.store.reader import newest_slots, quoted, time_column_of
 
 DAY = 1_760_054_400_000  # 2025-10-10T00:00Z
@@ -81,3 +85,77 @@ def test_the_ledger_has_its_own_time_column():
 
 def test_quoted_paths_are_safe_in_sql():
     assert quoted(Path("it's/here")) == "it''s/here"
+
+
+# -- parts of older versions ------------------------------------------------------------------------------------------
+
+
+def event(time_ms, kind="seen", **rest):
+    return Event(time_ms, kind, **rest)
+
+
+def rows_of(store, kind="event"):
+    store.expose_all([kind])
+    rows = store.connection.execute(f"FROM {kind} ORDER BY ALL").fetchall()
+    return [SCHEMAS[kind].record(*row) for row in rows]
+
+
+def list_an_older_part(folder, rows, without):
+    """What a Pyrometer wrote that did not know some columns yet."""
+    table = SCHEMAS["event"].table(rows).drop_columns(list(without))
+    path = "parts/event/2025-10-10/00-000000000000.parquet"
+    (folder / path).parent.mkdir(parents=True)
+    with Store(folder, create=True) as store:
+        pq.write_table(table, folder / path)
+        part = catalog.Part(
+            "event", DAY, DAY + MS_PER_HOUR, path, len(rows), 1, rows[-1].time_ms, ",".join(table.column_names)
+        )
+        with catalog.transaction(store.connection):
+            catalog.list_parts(store.connection, [part])
+
+
+def test_a_newer_column_of_an_older_part_is_null(folder):
+    old = [event(DAY, message="old"), event(DAY + 1, message="old")]
+    list_an_older_part(folder, old, without=("duration_ms", "message"))
+    new = event(DAY + 2, duration_ms=5, message="new")
+    hot = event(DAY + 3, message="hot")
+    with Store(folder) as store:
+        store.append([new])
+        store.seal()
+        store.append([hot])
+        assert rows_of(store) == [*(row._replace(message=None) for row in old), new, hot]
+        store.expose_all(["event"])
+        described = store.connection.execute("DESCRIBE event").fetchall()
+        assert [row[:2] for row in described] == [(c.name, c.duckdb_type) for c in SCHEMAS["event"].columns]
+        assert store.newest_ms(["event"], DAY + 1) == DAY + 1
+        assert store.newest_ms(["event"], DAY) == DAY
+
+
+def test_a_late_duplicate_of_an_older_part_counts_once(folder):
+    list_an_older_part(folder, [event(DAY)], without=("message", "duration_ms"))
+    with Store(folder) as store:
+        store.append([event(DAY, message="again"), event(DAY + 1)])
+        assert rows_of(store) == [event(DAY), event(DAY + 1)]
+        store.seal()
+        assert rows_of(store) == [event(DAY), event(DAY + 1)]
+
+
+def test_a_newer_column_of_the_key_is_null_in_older_parts(folder):
+    list_an_older_part(folder, [event(DAY)], without=("step",))
+    with Store(folder) as store:
+        store.append([event(DAY), event(DAY, step=1)])
+        assert rows_of(store) == [event(DAY, step=1), event(DAY)]
+        store.seal()
+        assert rows_of(store) == [event(DAY, step=1), event(DAY)]
+
+
+def test_columns_are_read_in_the_order_of_the_schema(folder):
+    row = event(DAY, node_uid="n", message="m", step=3)
+    table = SCHEMAS["event"].table([row])
+    backwards = table.select(table.column_names[::-1])
+    with Store(folder, create=True) as store:
+        store.append_tables({"event": backwards})
+        assert rows_of(store) == [row]
+        wider = backwards.append_column("not_declared", pa.array([1]))
+        store.append_tables({"event": wider})
+        assert rows_of(store) == [row]

@@ -58,7 +58,7 @@ def test_every_snapshot_is_the_store_at_its_moment(tmp_path_factory: pytest.Temp
         assert set(folder.glob("parts/**/*.parquet")) == listed
 
 
-def test_a_file_that_was_replaced_goes_when_its_last_reader_has(tmp_path) -> None:
+def test_a_replaced_file_is_removed_after_its_last_reader(tmp_path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([event(0)])
         store.seal()

@@ -55,7 +55,7 @@ def test_a_batch_sent_twice_counts_once(store):
     assert rows_of(store) == batch
 
 
-def test_a_sequence_that_goes_back_is_ignored(store):
+def test_a_decreasing_sequence_is_ignored(store):
     assert store.append([event(DAY)], producer="node-1", sequence=7)
     assert not store.append([event(DAY + 1)], producer="node-1", sequence=3)
     assert store.append([event(DAY + 2)], producer="node-1", sequence=9)  # a gap is the producer's loss, not ours
@@ -70,7 +70,7 @@ def test_producers_count_for_themselves(store):
     assert rows_of(store) == [event(DAY), event(DAY + 1)]
 
 
-def test_the_mark_outlives_the_process_that_set_it(folder):
+def test_marks_survive_a_restart(folder):
     with Store(folder, create=True) as store:
         assert store.append([event(DAY)], producer="node-1", sequence=0)
     with Store(folder) as store:
@@ -84,7 +84,7 @@ def test_a_batch_without_rows_advances_the_mark(store):
     assert not store.append([event(DAY)], producer="node-1", sequence=0)
 
 
-def test_an_empty_table_is_no_error(store):
+def test_an_empty_table_is_accepted(store):
     nothing = SCHEMAS["event"].table([])
     assert store.append_tables({"event": nothing}, producer="node-1", sequence=0)
     assert hot(store) == []
@@ -98,7 +98,7 @@ def test_one_batch_holds_several_kinds(store):
     assert rows_of(store) == [seen, event(DAY + 1)]
 
 
-def test_a_table_may_lack_columns_that_allow_absent_values(store):
+def test_a_table_may_lack_nullable_columns(store):
     older = SCHEMAS["metric"].table([METRIC._replace(source="backward", first_step=1, last_step=1)])
     store.append_tables({"metric": older.drop_columns(["source", "first_step", "last_step"])})
     assert rows_of(store, "metric") == [METRIC._replace(source=None, first_step=None, last_step=None)]
@@ -112,7 +112,7 @@ def test_a_table_may_lack_columns_that_allow_absent_values(store):
         pytest.param({"no_such_kind": SCHEMAS["metric"].table([METRIC])}, id="no such kind"),
     ],
 )
-def test_a_batch_with_a_bad_table_leaves_no_trace(store, bad):
+def test_a_batch_with_an_invalid_table_leaves_no_rows(store, bad):
     store.append([event(DAY)], producer="node-1", sequence=0)
     good = {"event": SCHEMAS["event"].table([event(DAY + 1), event(5)])}
     with pytest.raises((StoreError, KeyError), match=r"name|no_such_kind"):
@@ -134,13 +134,13 @@ def test_a_batch_with_a_bad_table_leaves_no_trace(store, bad):
         pytest.param(METRIC._replace(name=None), id="null"),
     ],
 )
-def test_a_value_that_does_not_fit_refuses_its_batch_in_one_sentence(store, bad):
+def test_an_invalid_value_refuses_its_batch_in_one_sentence(store, bad):
     with pytest.raises(StoreError, match=r"^A batch with metric .* refused as a whole: .*\.$"):
         store.append([event(DAY)], [METRIC, bad])
     assert hot(store) == []
 
 
-def test_a_batch_that_cannot_be_read_to_its_end_leaves_no_trace(store):
+def test_a_batch_that_fails_while_read_leaves_no_rows(store):
     def breaks_off():
         yield event(DAY)
         raise ConnectionResetError
@@ -320,7 +320,7 @@ def test_the_ends_of_the_integers_are_left_out(store, time_ms, reason):
     assert store.rejections() == {("event", reason): 1}
 
 
-def test_the_last_time_that_is_taken_can_be_sealed(store):
+def test_the_latest_accepted_time_can_be_sealed(store):
     store.append([event(NEWEST_MS - 1), event(NEWEST_MS)], [Node(NEWEST_MS - 1, "c", "n", "n", 8)])
     assert store.rejections() == {("event", TOO_NEW): 1}
     assert len(store.seal()) == 2
@@ -333,7 +333,7 @@ def test_a_row_without_a_time_is_left_out_and_counted(store):
     assert store.rejections() == {("event", NO_TIME): 2}
 
 
-def test_rejections_outlive_the_process_that_counted_them(folder):
+def test_rejections_survive_a_restart(folder):
     with Store(folder, create=True) as store:
         store.append([event(1)])
     with Store(folder) as store:
@@ -370,7 +370,7 @@ def test_has_is_exact_to_the_partition(store, sealed):
     assert not store.has("metric")
 
 
-def test_a_view_follows_what_is_appended_and_sealed(store):
+def test_a_view_includes_later_appends_and_sealing(store):
     for number in range(3):
         store.append([event(DAY + number)])
         assert len(rows_of(store)) == number + 1

@@ -71,7 +71,7 @@ def test_sealing_lists_parts_and_drops_the_hot_tables(store, folder):
     assert store.seal() == []
 
 
-def test_a_part_says_in_its_path_what_it_holds(store):
+def test_part_paths_have_kind_and_time(store):
     store.append([event(DAY + 13 * HOUR)], [node(DAY + 13 * HOUR)])
     paths = [part.path for part in store.seal()]
     assert re.fullmatch(r"parts/event/2025-10-10/13-[0-9a-f]{12}.*\.parquet", paths[0])
@@ -131,7 +131,7 @@ def test_late_rows_make_a_second_part(store):
     assert rows_of(store) == [event(DAY), event(DAY + 1)]
 
 
-def test_sealing_leaves_what_may_still_change(store):
+def test_sealing_keeps_partitions_that_may_still_change(store):
     store.append([event(DAY + hour * HOUR) for hour in range(4)], [node(DAY)])
     sealed = store.seal(before_ms=DAY + 3 * HOUR - 1)
     assert [(part.kind, part.from_ms) for part in sealed] == [("event", DAY), ("event", DAY + HOUR)]
@@ -243,7 +243,7 @@ def test_kinds_can_have_their_own_retention(store, folder):
     assert store.drop_before(DAY + HOUR, kinds=[]) == 0
 
 
-def test_retention_keeps_a_partition_that_is_not_over(store):
+def test_retention_keeps_an_incomplete_partition(store):
     store.append([event(DAY), event(DAY + HOUR)])
     store.seal(before_ms=DAY + HOUR)
     assert store.drop_before(DAY + HOUR - 1) == 0
@@ -276,7 +276,7 @@ def test_dropped_parts_are_gone(store, folder):
     assert rows_of(store) == [event(DAY + HOUR)]
 
 
-def test_a_file_that_is_gone_already_does_not_stop_retention(store, folder):
+def test_retention_ignores_missing_files(store, folder):
     store.append([event(DAY)])
     [part] = store.seal()
     (folder / part.path).unlink()
@@ -337,7 +337,7 @@ def test_replacing_one_kind_leaves_the_others(store):
     assert states(store) == [(DAY, "train", 60)]
 
 
-def test_an_empty_derived_part_is_listed_because_it_says_that_there_is_nothing(store):
+def test_an_empty_derived_part_is_listed(store):
     nothing = ledger(DAY, "free", "a")
     store.replace([nothing._replace(query=f"SELECT * FROM ({nothing.query}) WHERE false")])
     [part] = store.parts()
@@ -395,7 +395,7 @@ def test_the_fingerprint_changes_when_rows_are_added_or_dropped(store):
     assert seen[-1] == seen[0]  # nothing is nothing
 
 
-def test_other_rows_in_the_place_of_dropped_ones_are_another_fingerprint(store):
+def test_replacing_dropped_rows_changes_the_fingerprint(store):
     store.append([event(DAY)])
     hot_before = store.fingerprint(["event"], *ALWAYS)
     store.drop_before(2**62)

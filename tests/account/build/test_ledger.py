@@ -237,19 +237,19 @@ def test_a_pod_whose_end_becomes_known_late_shortens_a_gap_of_the_hour_before() 
     assert found.states(pod_uid="p") == {"active": 50 * MINUTE, "starved": 12 * MINUTE}
 
 
-def test_a_model_that_becomes_known_late_changes_what_counts_as_near_idle() -> None:
+def test_a_late_gpu_model_changes_the_near_idle_power() -> None:
     edge = samples("spins", at(0), at(60), power_w=151)  # near idle for an H100, not for an unknown board
     known = [node(gpu_model=None), *HELD, edge, until(at(120))._replace(gpu_model=None)]
     assert late(known, [node(at(90))]).states(minute_ms=at(30)) == {"hang": MINUTE}
 
 
-def test_events_that_come_late_change_what_was_restated_before() -> None:
+def test_late_events_change_earlier_restatements() -> None:
     steps = [run(at(0), first_step_ms=at(0)), windows(at(0), at(10), MINUTE)]
     found = late([node(), until(at(60)), *HELD, *steps, event(events.STUCK, at(10))], [event(events.UNSTUCK, at(20))])
     assert found.states() == {"train": 10 * MINUTE, "hang": 10 * MINUTE, "unobserved": 40 * MINUTE}
 
 
-def test_an_identity_that_becomes_known_late_is_restated_for_that_pod_alone() -> None:
+def test_a_late_identity_is_restated_for_its_pod_only() -> None:
     both = [pod("a"), pod("b"), hold("a", share=SHARE_WHOLE // 2), hold("b", share=SHARE_WHOLE // 2)]
     without_pod = run(at(0), first_step_ms=at(0), pod_uid=None)
     known = [node(), until(at(60)), *both, without_pod, event(events.STUCK, at(10))]
@@ -268,7 +268,7 @@ def _built(store: Any, records: list[Any], **options: Any) -> int:
     return covered.chunks_built
 
 
-def test_a_store_that_has_not_changed_builds_nothing() -> None:
+def test_build_of_an_unchanged_store_builds_no_chunk() -> None:
     records = [node(), until(at(240)), pod(), hold(), run(at(0), first_step_ms=at(1)), event(events.STUCK, at(10))]
     with folder() as store:
         assert _built(store, records) == 4

@@ -117,7 +117,7 @@ def test_irregular_samples_cover_the_time_until_the_next() -> Scenario:
 
 
 @scenario
-def test_one_of_several_devices_that_is_never_used() -> Scenario:
+def test_a_never_used_device_among_several_is_idle() -> Scenario:
     used = [samples("idle", at(0), at(2)), samples("busy", at(2), at(30))]
     found = yield held_twice(30, *used, samples("idle", at(0), at(30), slot=1))
     assert found.states(slot_index=0) == {"startup": 2 * MINUTE, "active": 28 * MINUTE}
@@ -141,7 +141,7 @@ def test_an_unused_device_of_a_pod_that_is_late_itself_was_idle_before() -> Scen
 
 
 @scenario
-def test_a_workload_that_serves_infers() -> Scenario:
+def test_a_serving_workload_is_in_state_infer() -> Scenario:
     serving = [workload(serves=True), pod(workload_uid="w"), hold()]
     found = yield [node(), until(at(10)), *serving, samples("busy", at(0), at(10))]
     assert found.states() == {"infer": 10 * MINUTE}

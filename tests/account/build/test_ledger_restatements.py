@@ -129,7 +129,7 @@ def test_a_short_pause_is_not_a_hang() -> Scenario:
 
 
 @scenario
-def test_a_hang_that_ended_with_its_run_is_as_long_as_that() -> Scenario:
+def test_a_hang_ends_with_its_run() -> Scenario:
     died = [run(at(0), first_step_ms=at(0), ended_ms=at(20, 10), time_ms=at(21)), windows(at(0), at(20))]
     found = yield [*CLUSTER, *died, event(events.STUCK, at(20)), event(events.UNSTUCK, at(50))]
     assert "hang" not in found.states()  # ten seconds are too short

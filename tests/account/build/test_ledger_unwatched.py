@@ -61,11 +61,11 @@ def test_a_pod_created_in_a_gap_waits_from_the_end_of_the_gap(tmp_path: Path) ->
     assert gang_wait(tmp_path, *pod("a", "job", "n1", from_min=35)) == 60
 
 
-def test_a_pod_that_waited_before_and_afterwards_waited_meanwhile(tmp_path: Path) -> None:
+def test_a_pod_waiting_before_and_after_a_gap_waited_in_it(tmp_path: Path) -> None:
     assert gang_wait(tmp_path, *pod("a", "job", "n1")) == 120
 
 
-def test_a_pod_that_stayed_when_the_others_were_gone_afterwards(tmp_path: Path) -> None:
+def test_a_pod_waits_for_a_vanished_gang_from_the_end_of_the_gap(tmp_path: Path) -> None:
     """The other one was last seen when the gap began: it may have been there until it ended."""
     other, *holds = pod("b", "job", "n2", to_min=30)
     cluster_of_three = [record for record in cluster(nodes=3) if getattr(record, "node_uid", "") == "n2"]

@@ -183,7 +183,7 @@ def test_an_interrupted_backup_leaves_earlier_ones_intact(store, place) -> None:
     }
 
 
-def test_a_stream_that_breaks_off_or_is_changed_is_no_backup(store, place) -> None:
+def test_truncated_and_changed_streams_are_refused(store, place) -> None:
     whole = b"".join(packed(members(store, set())))
     for torn in (whole[: len(whole) // 2], whole[:100], b"garbage" * 500, b""):
         with place.locked(), pytest.raises(BackupError, match=r"broke off|ended before"):
@@ -225,7 +225,7 @@ def test_a_part_that_was_damaged_in_the_backup_is_copied_again(store, place) -> 
     assert list(place.problems(place.backups())) == []
 
 
-def test_a_part_that_is_another_now_is_not_put_over_the_old_one(store, place) -> None:
+def test_a_changed_part_does_not_replace_an_older_one(store, place) -> None:
     backup = back_up(store, place).backup
     part = store.parts("node")[0]
     path = store.folder / part.path
@@ -236,7 +236,7 @@ def test_a_part_that_is_another_now_is_not_put_over_the_old_one(store, place) ->
     assert list(place.problems([backup])) == []
 
 
-def test_a_folder_that_is_broken_is_not_backed_up(store, place) -> None:
+def test_a_broken_folder_is_not_backed_up(store, place) -> None:
     (store.folder / store.parts()[0].path).unlink()
     with pytest.raises(BackupError, match="is listed and missing: no backup was taken"):
         back_up(store, place)

@@ -256,7 +256,7 @@ def test_arbitrary_bytes_are_refused_as_a_backup(tmp_path_factory, body) -> None
 
 @SAFE
 @given(at=st.integers(0, 10**9), value=st.integers(1, 255))
-def test_a_stream_with_one_other_byte_is_refused_or_the_same(tmp_path_factory, at, value) -> None:
+def test_a_stream_with_a_changed_byte_is_refused_or_harmless(tmp_path_factory, at, value) -> None:
     body = io.BytesIO(b"".join(packed([BackupMember("settings.yaml", 4, [b"a: 1"])]))).getvalue()
     at %= len(body)
     changed = body[:at] + bytes([body[at] ^ value]) + body[at + 1 :]
@@ -266,7 +266,7 @@ def test_a_stream_with_one_other_byte_is_refused_or_the_same(tmp_path_factory, a
     assert {path.name for path in place.folder.iterdir()} <= {".lock", ".taking"}
 
 
-def test_a_list_that_is_sent_is_checked_before_it_is_used(good, tmp_path) -> None:
+def test_a_sent_list_is_checked_before_use(good, tmp_path) -> None:
     contents = contents_of(good)
     for at in paths_in(contents):
         for value in ("../outside", -1, None, [], {}):

@@ -123,7 +123,7 @@ def test_all_ways_to_read_a_lake_give_one_answer(lakes, ray, tmp_path) -> None:
         assert answer_text(lakes["folder"], question, engine=ray) == as_text(folder_answer(whole, question))
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_its_task_changes_nothing(lakes, ray, tmp_path) -> None:
+def test_killing_a_worker_does_not_change_the_answer(lakes, ray, tmp_path) -> None:
     class Killing:
         splits = True
 

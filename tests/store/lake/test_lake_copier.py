@@ -93,7 +93,7 @@ def test_a_crash_at_any_step_leaves_the_old_lake_or_the_new_one(seed: int) -> No
         assert not (store.folder / STAGING).exists()
 
 
-def test_a_second_copy_copies_nothing_and_what_goes_stays_for_a_while(tmp_path) -> None:
+def test_a_second_copy_is_empty_and_old_files_are_removed_later(tmp_path) -> None:
     lake, day_ms = LakeStorage(str(tmp_path)), 86_400_000
     with folder() as store:
         fill_store(store, facts(1))

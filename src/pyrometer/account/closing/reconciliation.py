@@ -28,7 +28,7 @@ MIN_DIFFERENCE_HOURS = Decimal("0.02")  # a minute, which is how the ledger roun
 
 
 class LedgerUse(NamedTuple):
-    """The ledger of one instance type in a day. `usd_micro` may be None: nothing has a price."""
+    """The ledger of one instance type in a day. Without any price, `usd_micro` has no value."""
 
     node_ms: int = 0
     usd_micro: int | None = 0
