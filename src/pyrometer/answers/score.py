@@ -1,9 +1,9 @@
 """How right `why` is about a cluster whose truth is known: findings, culprits, states and dollars, compared.
 
-The truth says what really happened. With less evidence than all of it, a state that this evidence cannot show counts as
+The truth says what really happened. With less than full evidence, a state that this evidence cannot show counts as
 right when the ledger has it as one of those that it can look like:
 
-| evidence   | truth                                             | may stand in the ledger as |
+| evidence   | truth                                             | the ledger may have        |
 |------------|---------------------------------------------------|----------------------------|
 | full       | any state                                         | itself                     |
 | gpu        | train, evaluate, diverged, lost_work              | active                     |

@@ -16,7 +16,7 @@ from pyrometer.model.units import MS_PER_HOUR
 
 MIN_MINUTES = 3
 MIN_INCREASE_PERMILLE = 100  # above the usual: a smaller increase does not explain a wait
-MIN_RATE_FACTOR = 2  # times the usual rate, or a fraction of it
+MIN_RATE_FACTOR = 2  # times the usual rate, or a fraction of that
 MIN_RATE_MIB_S = 50
 DROPPED_PER_S = 10
 MAX_SHORTAGES = 3

@@ -102,7 +102,7 @@ def pauses(
 
 
 def _share(own: Sequence[tuple[int, int]], peers: Sequence[tuple[int, int]]) -> float:
-    """The share of observations that is lost. Nobody has lost none: there were only too few to see it."""
+    """The share of observations that is lost. Zero losses only mean that there were too few observations to see one."""
     share, due = _of(own), sum(due for _, due in own)
     everywhere = _of([*own, *peers])
     return share if share > everywhere + 2 * math.sqrt(everywhere * (1 - everywhere) / max(due, 1)) else everywhere

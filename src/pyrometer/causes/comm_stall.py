@@ -195,7 +195,7 @@ def _runs(evidence: Evidence) -> list[_Run]:
         SELECT owner_uid, any_value(ranks), sum(comm_ms) / sum(both_ms), sum(comm_ms) / sum(step_ms),
             greatest(min(minute_ms) FILTER (WHERE comm_ms > 0), $1),
             least(max(minute_ms) FILTER (WHERE comm_ms > 0) + $3, $2),
-            -- half of it: an episode may fill a small part of a bucket
+            -- half of that: an episode may fill a small part of a bucket
             max(comm_ms / both_ms) - min(comm_ms / both_ms) >= $4 / 2 AND count(*) > 1
         FROM bucket JOIN size USING (owner_uid)
         WHERE both_ms > 0 AND ranks > 1

@@ -35,7 +35,7 @@ WITH stalled AS (
     FROM step_window JOIN holder_name USING (pod_uid)
     WHERE list_contains($5, coalesce(workload_uid, holder_name.pod_uid)) AND data_ms > 0
         AND steps > 0 AND to_ms > time_ms
-        -- also without its slowest step: one late batch is no stall
+        -- also without its slowest step: one late batch is not a stall
         AND data_ms - coalesce((step_max_us - step_p50_us) // 1000, 0) >= $1 * (to_ms - time_ms)
         AND time_ms < $3 AND to_ms > $2
 ),

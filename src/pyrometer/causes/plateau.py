@@ -26,7 +26,7 @@ MIN_MS = MS_PER_HOUR  # of flat training
 MIN_SHARE = 0.25  # of the run's steps in the time range
 LOOK_BACK_MS = 7 * MS_PER_DAY  # to see how it fell before
 # The fall per doubling of the steps is less than this part of what it was before, and than half of what even a loss
-# that falls as 1 / steps would keep of it; real ones fall as a power of a tenth to a half and keep more.
+# that falls as 1 / steps would keep; real ones fall as a power of a tenth to a half and keep more.
 STILL_FALLING = 0.4
 BEFORE_RATIO = 4.0  # the steps before are looked at back to a quarter of those until then, where noise wants it
 SURE = 2.6  # standard deviations: 99.5% on one side, and there are several beginnings to try

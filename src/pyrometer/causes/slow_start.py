@@ -282,7 +282,7 @@ def _suggestion(phase: _Phase | None, node: str | None) -> str:
 def _slow_phase(evidence: Evidence, group: list[_Start], from_ms: int, to_ms: int, excess_ms: int) -> _Phase | None:
     """The earliest phase that explains the excess. Later phases had to wait for it."""
     pods = [start.pod_uid for start in group]
-    spoken = evidence.ask(
+    reported = evidence.ask(
         """
         SELECT kind, coalesce(event.node_uid, the_run.node_uid, pod_node_uid), event.duration_ms
         FROM event
@@ -305,7 +305,7 @@ def _slow_phase(evidence: Evidence, group: list[_Start], from_ms: int, to_ms: in
         pods,
     )
     lengths: dict[str, dict[str | None, int]] = defaultdict(dict)
-    for kind, node_uid, ms in spoken:
+    for kind, node_uid, ms in reported:
         lengths[kind][node_uid] = max(int(ms), lengths[kind].get(node_uid, 0))
     for start in group:
         if start.container_ms and start.scheduled_ms and start.container_ms > start.scheduled_ms and not start.again:

@@ -64,7 +64,7 @@ ORDER BY 1, 2, 3, 4
 
 
 # How long the steps of each stretch took, and would have without its slowest rank. What a rank does itself is its time
-# less its exposed communication; a step takes as long as the slowest of them does that, and then what all communicate.
+# less its exposed communication; a step takes the time of the slowest rank for that, plus the communication of all.
 ELAPSED = """
 WITH window_of AS (
     SELECT number, max(own_ms) + min(comm_ms) AS ms,

@@ -46,7 +46,7 @@ class _Pod(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A minute, or part of it, in which an owner waited while enough GPUs were free."""
+    """A minute, or part of one, in which an owner waited while enough GPUs were free."""
 
     from_ms: int
     to_ms: int

@@ -28,8 +28,8 @@ class Episode(NamedTuple):
     pods: tuple[str, ...]
 
 
-# The minutes of each pod in each state. A minute is `inside` when all of it is in the state on one of the pod's slots,
-# or when the minutes before and after it are in the state, too: a break of less than a minute ends no episode.
+# The minutes of each pod in each state. A minute is `inside` when it is entirely in the state on one of the pod's
+# slots, or when the minutes before and after it are in the state, too: a break of less than a minute ends no episode.
 _MINUTES = """
 CREATE OR REPLACE TEMP TABLE state_minute AS
 WITH in_state AS (

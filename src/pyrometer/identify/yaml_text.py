@@ -1,4 +1,4 @@
-"""YAML that people write: settings, price books, rules. Whatever stands there, it is read, or there is one error."""
+"""YAML that people write: settings, price books, rules. Any content is read, or raises one error."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import yaml
 
-LONGEST_NUMBER = 100  # digits: Python writes out no number of thousands, not even to say that it is too long
-MOST_MERGED = 10_000  # entries of one mapping, with those that `<<` brings: each may bring twice as many as the last
+MAX_DIGITS = 100  # Python does not print a number with thousands of digits, not even to say that it is too long
+MAX_MAPPING_ENTRIES = 10_000  # with those that `<<` merges: each may add twice as many as the last
 
 
 class YamlError(ValueError):
-    """A text that is no YAML; the words fit on one line."""
+    """A text that is not YAML; the message fits on one line."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -19,12 +19,12 @@ class _Loader(yaml.SafeLoader):
 
     def flatten_mapping(self, node: Any) -> None:
         super().flatten_mapping(node)
-        if len(node.value) > MOST_MERGED:
-            raise YamlError(f"a mapping has more than {MOST_MERGED:,} entries")
+        if len(node.value) > MAX_MAPPING_ENTRIES:
+            raise YamlError(f"a mapping has more than {MAX_MAPPING_ENTRIES:,} entries")
 
     def construct_yaml_int(self, node: Any) -> int:
-        if len(node.value) > LONGEST_NUMBER:
-            raise YamlError(f"a number has more than {LONGEST_NUMBER} digits")
+        if len(node.value) > MAX_DIGITS:
+            raise YamlError(f"a number has more than {MAX_DIGITS} digits")
         return super().construct_yaml_int(node)
 
 

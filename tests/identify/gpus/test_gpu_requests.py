@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.identify.gpus.gpu_requests import GpuNode, asked_by, node_gpus, purchase_of, quantity
+from pyrometer.identify.gpus.gpu_requests import GpuNode, node_gpus, purchase_of, quantity, request_of
 from pyrometer.model.units import SHARE_WHOLE
 
 WHOLE_NODE = GpuNode(8, "H100", 1, 0, 81_559)
@@ -30,15 +30,15 @@ def node(capacity: dict[str, Any], **labels: str) -> objects.NodeObject:
 
 class TestPods:
     def test_whole_devices_of_all_containers(self) -> None:
-        assert asked_by(pod({"nvidia.com/gpu": "4"}, {"nvidia.com/gpu": 2}), WHOLE_NODE) == (6, SHARE_WHOLE)
+        assert request_of(pod({"nvidia.com/gpu": "4"}, {"nvidia.com/gpu": 2}), WHOLE_NODE) == (6, SHARE_WHOLE)
 
     def test_none(self) -> None:
-        assert asked_by(pod({"cpu": "8"}, {}), WHOLE_NODE) is None
+        assert request_of(pod({"cpu": "8"}, {}), WHOLE_NODE) is None
 
     def test_a_limit_without_a_request_is_one(self) -> None:
         limited = pod()
         limited.spec.containers = [objects.ContainerObject(resources=objects.Resources(limits={"amd.com/gpu": "2"}))]
-        assert asked_by(limited) == (2, SHARE_WHOLE)
+        assert request_of(limited) == (2, SHARE_WHOLE)
 
     def test_sidecars_count_and_what_runs_before_does_not(self) -> None:
         resources = {"requests": {"nvidia.com/gpu": "1"}}
@@ -46,31 +46,31 @@ class TestPods:
             {"name": "a", "resources": resources, "restartPolicy": "Always"},
             {"name": "b", "resources": resources},
         ]
-        assert asked_by(pod({"nvidia.com/gpu": "1"}, initContainers=before)) == (2, SHARE_WHOLE)
+        assert request_of(pod({"nvidia.com/gpu": "1"}, initContainers=before)) == (2, SHARE_WHOLE)
 
     def test_slices_are_sevenths(self) -> None:
-        assert asked_by(pod({"nvidia.com/mig-1g.10gb": "2"})) == (2, SHARE_WHOLE // 7)
-        assert asked_by(pod({"nvidia.com/mig-3g.40gb": "1"})) == (1, 3 * SHARE_WHOLE // 7)
+        assert request_of(pod({"nvidia.com/mig-1g.10gb": "2"})) == (2, SHARE_WHOLE // 7)
+        assert request_of(pod({"nvidia.com/mig-3g.40gb": "1"})) == (1, 3 * SHARE_WHOLE // 7)
 
     def test_on_a_node_whose_devices_are_slices(self) -> None:
-        assert asked_by(pod({"nvidia.com/gpu": "1"}), WHOLE_NODE._replace(mig_slices=2)) == (1, 2 * SHARE_WHOLE // 7)
+        assert request_of(pod({"nvidia.com/gpu": "1"}), WHOLE_NODE._replace(mig_slices=2)) == (1, 2 * SHARE_WHOLE // 7)
 
     def test_shared_in_time(self) -> None:
-        assert asked_by(pod({"nvidia.com/gpu": "1"}), WHOLE_NODE._replace(replicas=4)) == (1, SHARE_WHOLE // 4)
-        assert asked_by(pod({"nvidia.com/gpu.shared": "1"}), WHOLE_NODE._replace(replicas=4)) == (1, SHARE_WHOLE // 4)
+        assert request_of(pod({"nvidia.com/gpu": "1"}), WHOLE_NODE._replace(replicas=4)) == (1, SHARE_WHOLE // 4)
+        assert request_of(pod({"nvidia.com/gpu.shared": "1"}), WHOLE_NODE._replace(replicas=4)) == (1, SHARE_WHOLE // 4)
 
     def test_a_fraction_as_written(self) -> None:
-        assert asked_by(pod({}, annotations={"gpu-fraction": "0.25"})) == (1, SHARE_WHOLE // 4)
+        assert request_of(pod({}, annotations={"gpu-fraction": "0.25"})) == (1, SHARE_WHOLE // 4)
 
     def test_memory_as_a_part_of_what_the_device_has(self) -> None:
-        asked = asked_by(pod({}, annotations={"gpu-memory": "20000"}), WHOLE_NODE._replace(memory_mib=80_000))
+        asked = request_of(pod({}, annotations={"gpu-memory": "20000"}), WHOLE_NODE._replace(memory_mib=80_000))
         assert asked == (1, SHARE_WHOLE // 4)
 
     def test_a_fraction_that_is_none(self) -> None:
-        assert asked_by(pod({}, annotations={"gpu-fraction": "half"})) is None
+        assert request_of(pod({}, annotations={"gpu-fraction": "half"})) is None
 
     def test_who_only_reserves_for_others_has_nothing(self) -> None:
-        assert asked_by(pod({"nvidia.com/gpu": "1"}, namespace="kai-resource-reservation")) is None
+        assert request_of(pod({"nvidia.com/gpu": "1"}, namespace="kai-resource-reservation")) is None
 
 
 class TestNodes:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.identify.gpus.gpu_requests import asks_gpus
+from pyrometer.identify.gpus.gpu_requests import requests_gpus
 from pyrometer.identify.kubernetes.gangs import gang_pods
 
 
@@ -39,7 +39,7 @@ def job(name: str, count: int, gpus: int | None = 8, after: str = "", **spec: An
 
 
 def size(shape: str, spec: dict[str, Any]) -> int | None:
-    return gang_pods(shape, spec, asks_gpus)
+    return gang_pods(shape, spec, requests_gpus)
 
 
 LAUNCHER = template(None, command=["sh", "-c", "horovodrun -np 32 --min-np 8 python train.py"])
@@ -195,7 +195,7 @@ class TestPaths:
     ],
 )
 def test_a_template_asks_for_gpus_when_its_pods_would_count(content: Any, asks: bool) -> None:
-    assert asks_gpus(content) is asks
+    assert requests_gpus(content) is asks
 
 
 counts = st.integers(0, 5)
@@ -261,5 +261,5 @@ nested = st.recursive(
 
 @given(nested, st.sampled_from(["volcano_tasks", "replica_specs", "replicated_jobs", "spec.minAvailable"]))
 def test_a_specification_that_makes_no_sense_is_no_gang(spec: Any, shape: str) -> None:
-    found = gang_pods(shape, spec, asks_gpus)
+    found = gang_pods(shape, spec, requests_gpus)
     assert found is None or found >= 1

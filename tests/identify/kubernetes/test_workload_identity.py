@@ -182,7 +182,7 @@ class TestRulesOfOnesOwn:
             ("- {group: a}", "has no `kind`"),
             ("- {kind: A}", "needs one of `group`"),
             ("- {kind: A, group: b, colour: red}", "has 'colour'. Known: kind,"),
-            ("- {kind: A, group: b, rank: index}", "'index' is no place"),
+            ("- {kind: A, group: b, rank: index}", "'index' is not a field"),
             ("kind: A", "is not a list of rules"),
             ("- [", "cannot be read"),
         ],

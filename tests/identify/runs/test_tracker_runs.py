@@ -66,11 +66,11 @@ def test_a_run_has_all_the_gpus_of_the_workload_it_is_joined_to(where, how):
 
 
 def test_its_own_processes_have_the_first_word_and_nothing_is_written_twice():
-    joiner = Joiner(known(*GANG, *run(launch="1a2b"), told={("mlflow_run", "abc"): "run"}))
+    joiner = Joiner(known(*GANG, *run(launch="1a2b"), reported={("mlflow_run", "abc"): "run"}))
     points = [TrackedPoint(at(2), "loss", 0.5, 7), TrackedPoint(at(40), "f1", 0.9, 7)]
     one = tracked(pod_uid="elsewhere")
     join = joiner.join(one)
-    assert join == Join("told", run="run")
+    assert join == Join("process", run="run")
     # what the SDK heard is there already; what an evaluation added is not
     assert joiner.records(one, join, points, (), has={"loss"}) == [
         Metric(at(40), "run", 1, 0, "f1", 0.9, 7, source="mlflow")

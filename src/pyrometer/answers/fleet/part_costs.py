@@ -27,7 +27,7 @@ WHERE {where} AND minute_ms >= {from_ms} AND minute_ms < {to_ms} GROUP BY ALL OR
 
 
 class HeldTime(NamedTuple):
-    """The time that a part held GPUs, how much of it was training, and how much was wasted."""
+    """The time that a part held GPUs, how much was training, and how much was wasted."""
 
     held: Sum
     train_ms: int = 0

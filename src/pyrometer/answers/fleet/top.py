@@ -22,7 +22,7 @@ MAX_ROWS = 200
 RECENT_MS = 5 * MS_PER_MINUTE  # the interval that determines the state: a single minute may be one checkpoint
 SLICES = 20
 
-_CURVES = curves("run IN (FROM top_said UNION ALL FROM top_shown) AND time_ms >= $1 AND time_ms < $2")
+_CURVES = curves("run IN (FROM top_run UNION ALL FROM top_shown) AND time_ms >= $1 AND time_ms < $2")
 
 # The GPU time of each holder. The newest minute has the current holders and the current cost per hour.
 _HELD = """
@@ -224,10 +224,10 @@ class _LastReports:
     def __init__(self, store: StoreReader, window: TimeRange, runs: dict[str, str]) -> None:
         self._to_ms = window.to_ms
         ask = store.connection.execute
-        ask("CREATE OR REPLACE TEMP TABLE top_said AS SELECT unnest(?::VARCHAR[]) AS run", [list(runs.values())])
+        ask("CREATE OR REPLACE TEMP TABLE top_run AS SELECT unnest(?::VARCHAR[]) AS run", [list(runs.values())])
         self._steps = dict(
             ask(
-                "SELECT run, max(first_step + steps) FROM step_window SEMI JOIN top_said USING (run) "
+                "SELECT run, max(first_step + steps) FROM step_window SEMI JOIN top_run USING (run) "
                 "WHERE steps > 0 AND to_ms <= $1 GROUP BY run",
                 [window.to_ms],
             ).fetchall()

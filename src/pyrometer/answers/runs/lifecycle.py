@@ -166,7 +166,7 @@ def _pieces(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
 def _starting(attempt: _Attempt, pieces: list[_Piece]) -> list[_Piece]:
     """Unreported phases: imports before the first report of a process, the first step after the last report.
 
-    Without reports in between, all of it is one startup.
+    Without reports in between, the whole time is one startup.
     """
     until_ms = attempt.first_step_ms or attempt.seen_ms
     stated = [p for p in pieces if p.name in REPORTED and attempt.started_ms < p.to_ms and p.from_ms < until_ms]

@@ -84,12 +84,12 @@ def _words(name: str) -> set[str]:
 
 # -- curves ------------------------------------------------------------------------------------------------------------
 
-# A curve is one rank's: the first that tells the metric. A rank that logs nothing tells the loss that its own backward
-# begins with, so that a jump is found in whichever rank's data it was (`spikes.py`). Where one rank logs for all, those
-# losses are no part of its curve; and where it calls its loss otherwise, they are no second one. That a loss is not
-# finite is reported by any rank as an event: `diverged.py` does not read curves.
+# A curve belongs to one rank: the first that reports the metric. A rank that logs nothing reports the loss that its own
+# backward begins with, so that a jump is found in whichever rank's data it was (`spikes.py`). Where one rank logs for
+# all, those losses do not belong to its curve. Where it names its loss differently, they are not a second curve.
+# A loss that is not finite is reported by any rank as an event: `diverged.py` does not read curves.
 # A program that logs a loss under the same name has a curve of its own values: those that the SDK read before the
-# first log are no part of it.
+# first log do not belong to it.
 OWN_LOSS = "loss"  # the SDK's name for the loss of a backward pass
 OWN_SOURCE = "backward"
 NOT_OWN = f"coalesce(source, '') != '{OWN_SOURCE}'"

@@ -72,9 +72,9 @@ def states_of_minutes(store: StoreReader) -> list[Sum]:
     return [Sum((state,), int(ms), int(ms_price), int(unpriced_ms)) for state, ms, ms_price, unpriced_ms in rows]
 
 
-# What a run had cost at a moment of a minute: it paid evenly while it held its GPUs. Of the first of several minutes
-# that is the end, of the last the beginning: as much of it as of a minute in which it held all its GPUs. Of a minute
-# alone it is not known, and all of it counts.
+# What a run had cost at a moment of a minute: it paid evenly while it held its GPUs. In the first of several minutes
+# that is the end, in the last the beginning: the same part as of a minute in which it held all its GPUs. For a single
+# minute it is not known, and the whole minute counts.
 _WITH_COST = """
 WITH reported AS MATERIALIZED ({reported}),  -- first: DuckDB 2.0 stumbles over a view of hot rows in an ASOF join
 minute AS (

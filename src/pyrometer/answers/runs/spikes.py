@@ -4,7 +4,7 @@ A value jumps when it is far above what the values before it make usual: the run
 (MAD) of all values around it. Behind a jump are the batches of all ranks in the training steps that the value covers:
 one step, or all steps of a mean. The number that a program or a framework gives a value is not the number of a training
 step, so where the covered steps are not recorded, no batch is behind the jump. A sample that was behind every jump, and
-nowhere else, is where to look first. That is no proof: an update is of all its samples together.
+nowhere else, is where to look first. That does not prove it: an update depends on all its samples together.
 
 Values of one name from different sources are different series: the loss of a backward and the mean that a framework
 logs. Each is searched by itself, and an event that is found in both counts once, with the fewest steps.
@@ -134,7 +134,7 @@ def _is_same(wide: LossPoint, narrow: LossPoint) -> bool:
 
 
 def spikes(points: Sequence[LossPoint], *, up: bool = True) -> list[Spike]:
-    """Where the values of one attempt jump. Values that follow a jump without a usual one between are part of it.
+    """Where the values of one attempt jump. Values that follow a jump without a usual one between belong to it.
 
     Where losses come fast, usual values are left out and jumps are kept: after a long gap, a jump is another one.
     """
@@ -188,7 +188,7 @@ def _running_median(values: Floats) -> Floats:
 
 
 def _metric(store: StoreReader, run: str, named: str | None) -> tuple[str, str]:
-    """The metric to look at and whether less of it is better: the one that was named, else the loss.
+    """The metric to look at and whether lower is better: the one that was named, else the loss.
 
     The losses that the SDK read before the program logged one under another name are only the beginning of the run.
     Of several losses, one whose values cover known training steps is preferred: only such a loss leads to samples.
@@ -312,7 +312,7 @@ def _suspects(store: StoreReader, run: str, points: Sequence[LossPoint], found: 
 
 
 def _innocent(store: StoreReader, behind: int, share: float) -> float:
-    """How many samples are expected behind so many jumps by chance, if jumps have nothing to do with the data.
+    """How many samples are expected behind this number of jumps by chance, if jumps have nothing to do with the data.
 
     Every suspect is behind one jump. Each of the other values that it is part of is a jump with the share of jumps.
     """
@@ -321,7 +321,7 @@ def _innocent(store: StoreReader, behind: int, share: float) -> float:
 
 
 def _chance(min_value: int, count: int, probability: float) -> float:
-    """The chance of at least so many hits among `count` values, each with this probability."""
+    """The chance of at least `min_value` hits among `count` values, each with this probability."""
     if probability >= 1.0:
         return 1.0
     odds = math.log(probability) - math.log1p(-probability)

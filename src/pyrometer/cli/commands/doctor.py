@@ -94,7 +94,7 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
         api = connect(context)
         try:
             owners = list(known_kinds(settings.workload_rules).by_owner)
-            examined = await examine(api, owners, gpu_requests.may_ask)
+            examined = await examine(api, owners, gpu_requests.may_request_gpus)
             found = found._replace(
                 server=api.server,
                 checked=examined.checked,

@@ -57,8 +57,8 @@ def devices_of(claim: objects.ResourceClaim) -> tuple[SlotDevice, ...]:
 def place(slots: int, claims: Iterable[PodClaim]) -> list[Hold]:
     """Gives every claim its devices, at all times no slot more than once as far as there are enough.
 
-    Devices that are known come first. The others stay where they were, or get slots that are free, those that nobody is
-    known to need later before any other; one whose slot turns out to be another's goes on elsewhere.
+    Devices that are known come first. The others stay where they were, or get slots that are free, those that no pod is
+    known to need later before any other; one whose slot turns out to be another's continues elsewhere.
     """
     listed = sorted(claims, key=lambda claim: (not claim.before, claim.from_ms, claim.pod_uid))
     known = [claim for claim in listed if claim.known is not None]

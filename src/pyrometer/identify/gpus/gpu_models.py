@@ -54,7 +54,7 @@ def gpu_model(name: str | None) -> GpuModel | None:
 
 
 def near_idle_power_w(name: str | None) -> int:
-    """Below this a board of that name does no work to speak of, whatever its utilisation says."""
+    """Below this a board of that name does no work to speak of, whatever its utilization says."""
     known = gpu_model(name)
     return round(known.held_idle_power_w * NEAR_IDLE_FACTOR) if known else NEAR_IDLE_UNKNOWN_W
 

@@ -16,9 +16,9 @@ SHARED = ("nvidia.com/gpu.shared", "amd.com/gpu.shared")  # time-slicing with re
 _MIG = re.compile(r"nvidia\.com/mig-(\d)g\.\d+gb")
 _MIG_PRODUCT = re.compile(r"-MIG-(\d)g\.\d+gb$")
 MIG_SLICES = 7
-LONGEST_NUMBER = 19  # digits
-MOST_DEVICES = 10_000  # of a pod, or a node: anybody may write a larger number, and nobody has so many
-_MIG_PER_GPU = {1: 7, 2: 3, 3: 2, 4: 1, 7: 1}  # instances of so many slices that fit on one GPU
+MAX_DIGITS = 19  # digits
+MAX_DEVICES = 10_000  # of a pod or a node: a manifest may have a larger number, and no machine has that many
+_MIG_PER_GPU = {1: 7, 2: 3, 3: 2, 4: 1, 7: 1}  # instances that fit on one GPU, by their slices
 
 # KAI Scheduler and Run:ai hold a GPU that pods share with a pod of their own; the sharers are who uses it.
 RESERVING_NAMESPACES = ("kai-resource-reservation", "runai-reservation")
@@ -45,7 +45,7 @@ PURCHASE_LABELS = {
 }
 
 
-# Of a node, and of pods that ask for a part of a GPU.
+# Of a node, and of pods that request a part of a GPU.
 LABELS = (
     *MODEL_LABELS,
     *POOL_LABELS,
@@ -61,7 +61,7 @@ LABELS = (
 
 
 class GpuRequest(NamedTuple):
-    """What a pod asks for: so many devices, and how much of each."""
+    """The GPUs that a pod requests: a number of devices, and how much of each."""
 
     devices: int
     share: int  # of each, in parts of a whole slot
@@ -78,12 +78,12 @@ class GpuNode(NamedTuple):
     gpus: int  # physical ones
     model: str | None
     replicas: int  # pods that may share one in time
-    mig_slices: int  # of each resource `nvidia.com/gpu` where that stands for a MIG instance; 0 where it does not
+    mig_slices: int  # of each resource `nvidia.com/gpu` where that is a MIG instance; 0 where it does not
     memory_mib: int | None
 
 
-def asked_by(pod: objects.PodObject, node: GpuNode | None = None) -> GpuRequest | None:
-    """What a pod asks for, as far as its node is known; None when it asks for no GPU."""
+def request_of(pod: objects.PodObject, node: GpuNode | None = None) -> GpuRequest | None:
+    """The GPUs that a pod requests, as far as its node is known; None if it requests none."""
     if pod.metadata.namespace in RESERVING_NAMESPACES:
         return None
     fraction = _fraction(pod.metadata.annotations or {}, node)
@@ -99,11 +99,11 @@ def asked_by(pod: objects.PodObject, node: GpuNode | None = None) -> GpuRequest 
             elif mig:
                 instances += count
                 slices += count * int(mig[1])
-    whole, shared = min(whole, MOST_DEVICES), min(shared, MOST_DEVICES)
+    whole, shared = min(whole, MAX_DEVICES), min(shared, MAX_DEVICES)
     if fraction is not None:
         return GpuRequest(max(whole, 1), fraction)
     if instances:
-        return GpuRequest(min(instances, MOST_DEVICES), SHARE_WHOLE * slices // (MIG_SLICES * instances))
+        return GpuRequest(min(instances, MAX_DEVICES), SHARE_WHOLE * slices // (MIG_SLICES * instances))
     if shared:
         return GpuRequest(shared, SHARE_WHOLE // max(node.replicas if node else 1, 1))
     if not whole:
@@ -113,16 +113,16 @@ def asked_by(pod: objects.PodObject, node: GpuNode | None = None) -> GpuRequest 
     return GpuRequest(whole, SHARE_WHOLE // (node.replicas if node else 1))
 
 
-def container_asks(container: objects.ContainerObject) -> bool:
-    """Whether a container asks for GPUs itself."""
+def container_requests_gpus(container: objects.ContainerObject) -> bool:
+    """Whether a container requests GPUs itself."""
     resources = container.resources
     return resources is not None and any(
         _is_gpu(name) for name in (*(resources.limits or ()), *(resources.requests or ()))
     )
 
 
-def asks_gpus(template: Any, *, by_claim: bool = True) -> bool:
-    """Whether the pods of a template in a job's specification ask for GPUs; `by_claim`: any claim may be for GPUs."""
+def requests_gpus(template: Any, *, by_claim: bool = True) -> bool:
+    """Whether the pods of a template in a job's specification request GPUs; `by_claim`: any claim may be for GPUs."""
     try:
         pod = msgspec.convert(
             {"metadata": template.get("metadata") or {}, "spec": template.get("spec") or {}}, objects.PodObject
@@ -131,14 +131,16 @@ def asks_gpus(template: Any, *, by_claim: bool = True) -> bool:
         return False
     if not by_claim:
         pod.spec.resource_claims = None
-    return may_ask(pod)
+    return may_request_gpus(pod)
 
 
-def may_ask(pod: objects.PodObject) -> bool:
-    """Whether a pod asks for GPUs, as far as the pod itself says."""
-    # How much of a GPU `gpu-memory` is depends on the node, and what a claim asks for is in the claim.
+def may_request_gpus(pod: objects.PodObject) -> bool:
+    """Whether a pod requests GPUs, as far as the pod itself shows."""
+    # How much of a GPU `gpu-memory` is depends on the node, and what a claim requests is in the claim.
     return (
-        asked_by(pod) is not None or "gpu-memory" in (pod.metadata.annotations or {}) or bool(pod.spec.resource_claims)
+        request_of(pod) is not None
+        or "gpu-memory" in (pod.metadata.annotations or {})
+        or bool(pod.spec.resource_claims)
     )
 
 
@@ -161,11 +163,11 @@ def node_gpus(node: objects.NodeObject) -> GpuNode:
         physical = quantity(labels.get("nvidia.com/gpu.count", 0)) or physical
     if model is not None:
         model = _MIG_PRODUCT.sub("", model).removesuffix("-SHARED")
-    return GpuNode(min(physical, MOST_DEVICES), model, replicas, slices, _number(labels.get("nvidia.com/gpu.memory")))
+    return GpuNode(min(physical, MAX_DEVICES), model, replicas, slices, _number(labels.get("nvidia.com/gpu.memory")))
 
 
 def first_label(labels: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    """The first of these labels that is there."""
+    """The first of these labels that is set."""
     return next((labels[name] for name in names if labels.get(name)), None)
 
 
@@ -179,15 +181,15 @@ def quantity(amount: str | int | float) -> int:
     text = str(amount).strip()
     for suffix, factor in (("k", 1_000), ("M", 1_000_000)):
         if text.endswith(suffix) and text[:-1].isdecimal():
-            return min((_number(text[:-1]) or 0) * factor, MOST_DEVICES)
-    return min(_number(text) or 0, MOST_DEVICES)
+            return min((_number(text[:-1]) or 0) * factor, MAX_DEVICES)
+    return min(_number(text) or 0, MAX_DEVICES)
 
 
 def _requests(spec: objects.PodSpec) -> list[Mapping[str, str | int | float]]:
-    """What containers that run together ask for; an extended resource's request is its limit."""
+    """The requests of containers that run together; an extended resource's request is its limit."""
     sidecars = [one for one in spec.init_containers or [] if one.restart_policy == "Always"]
-    asked = [one.resources for one in (*(spec.containers or ()), *sidecars) if one.resources]
-    return [resources.requests or resources.limits or {} for resources in asked]
+    resources = [one.resources for one in (*(spec.containers or ()), *sidecars) if one.resources]
+    return [one.requests or one.limits or {} for one in resources]
 
 
 def _fraction(annotations: Mapping[str, str], node: GpuNode | None) -> int | None:
@@ -207,5 +209,5 @@ def _is_gpu(name: str) -> bool:
 
 
 def _number(text: str | None) -> int | None:
-    """A whole number. One with twenty digits is nobody's, and Python reads none with thousands."""
-    return int(text[:LONGEST_NUMBER]) if text is not None and text.isdecimal() else None
+    """A whole number. No real one has twenty digits, and Python does not read one with thousands."""
+    return int(text[:MAX_DIGITS]) if text is not None and text.isdecimal() else None

@@ -24,7 +24,7 @@ from pyrometer.identify.yaml_text import YamlError, parsed
 from pyrometer.model.records import Price
 from pyrometer.model.units import USD_MICRO_PER_USD
 
-MOST_BYTES = 4_000_000
+MAX_BOOK_BYTES = 4_000_000
 HOURS_PER_YEAR = 8_766  # 365.25 days
 PURCHASES = ("on_demand", "spot", "reserved")
 SELECTORS = {
@@ -39,7 +39,7 @@ _PRICED_BY = ("usd_per_gpu_hour", "usd_per_node_hour", "owned")
 _FIELDS = (*_PRICED_BY, *SELECTORS, "from", "until")
 _CAPITAL = ("capital_usd_per_gpu", "capital_usd_per_node")
 _OWNED = (*_CAPITAL, "lifetime_years", "power_w", "pue", "usd_per_kwh", "fixed_usd_per_hour")
-_MOST = {  # beyond these it is a slip of the pen
+_MAX_AMOUNTS = {  # beyond these it is a slip of the pen
     "usd_per_gpu_hour": 10**6,
     "usd_per_node_hour": 10**6,
     "capital_usd_per_gpu": 10**9,
@@ -73,9 +73,9 @@ def read_entries(path: Path) -> list[Entry]:
     """The entries of a YAML book, in its order."""
     try:
         with path.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise PriceError(f"Price book {path} has more than {MOST_BYTES:,} bytes: it is not a price book.")
+            content = stream.read(MAX_BOOK_BYTES + 1)
+        if len(content) > MAX_BOOK_BYTES:
+            raise PriceError(f"Price book {path} has more than {MAX_BOOK_BYTES:,} bytes: it is not a price book.")
         book = parsed(content.decode("utf-8"))
     except (OSError, UnicodeDecodeError, YamlError) as error:
         raise PriceError(f"Price book {path} cannot be read: {error}.") from None
@@ -94,7 +94,7 @@ def selectors_of(price: Price) -> dict[str, str]:
 
 
 def _refuse_twins(entries: list[Entry], path: Path) -> None:
-    """Two entries for the same GPUs from the same time on: nobody can say which was meant."""
+    """Two entries for the same GPUs from the same time on: it is unclear which was meant."""
     first: dict[Any, Entry] = {}
     for entry in entries:
         known = gpu_model(entry.price.gpu_model)
@@ -110,24 +110,24 @@ def _refuse_twins(entries: list[Entry], path: Path) -> None:
 
 
 def _entry(entry: Any, number: int, where: str) -> Entry:
-    said = [name for name in _PRICED_BY if isinstance(entry, dict) and name in entry]
-    if not said:
+    pricing = [name for name in _PRICED_BY if isinstance(entry, dict) and name in entry]
+    if not pricing:
         raise PriceError(f"{where} has no `usd_per_gpu_hour`, `usd_per_node_hour` or `owned`.")
-    if len(said) > 1:
-        raise PriceError(f"{where} has both `{said[0]}` and `{said[1]}`: leave one out.")
+    if len(pricing) > 1:
+        raise PriceError(f"{where} has both `{pricing[0]}` and `{pricing[1]}`: leave one out.")
     _refuse_unknown(entry, _FIELDS, where)
     from_ms, until_ms = _day_ms(entry, "from", where) or 0, _day_ms(entry, "until", where)
     if until_ms is not None and until_ms <= from_ms:
         raise PriceError(f"{where}: until {entry['until']} is not after from {entry.get('from', '1970-01-01')}.")
-    if said == ["owned"]:
+    if pricing == ["owned"]:
         usd_micro, per, arithmetic = _owned(entry["owned"], where)
     else:
-        usd_micro, per, arithmetic = _usd_micro(_amount(entry, said[0], where)), _per(said[0]), None
+        usd_micro, per, arithmetic = _usd_micro(_amount(entry, pricing[0], where)), _per(pricing[0]), None
     chosen: dict[str, Any] = {column: _text(entry, name, where) for name, column in SELECTORS.items()}
     if chosen["purchase"] is not None:
         chosen["purchase"] = chosen["purchase"].replace("-", "_")
         if chosen["purchase"] not in PURCHASES:
-            raise PriceError(f"{where}: purchase {entry['purchase']!r} is none of {', '.join(PURCHASES)}.")
+            raise PriceError(f"{where}: purchase {entry['purchase']!r} is not one of {', '.join(PURCHASES)}.")
     return Entry(
         number,
         Price(time_ms=from_ms, usd_micro_per_hour=usd_micro, from_ms=from_ms, to_ms=until_ms, per=per, **chosen),
@@ -148,21 +148,21 @@ def _owned(owned: Any, where: str) -> tuple[int, str | None, str]:
     amounts = {name: _amount(owned, name, f"{where}, owned") for name in owned}
     years, pue = amounts["lifetime_years"], amounts.get("pue", Fraction(1))
     if years == 0:
-        raise PriceError(f"{where}, owned: lifetime_years 0 is no lifetime.")
+        raise PriceError(f"{where}, owned: lifetime_years must be more than 0.")
     if pue < 1:
         raise PriceError(f"{where}, owned: pue {owned['pue']!r} is below 1: a site draws no less than its machines.")
     parts = [_usd_micro(amounts[capital[0]] / (years * HOURS_PER_YEAR))]
-    told = [f"{_dollars(amounts[capital[0]])} ÷ ({_plain(years)} years × {HOURS_PER_YEAR:,} h) = {_micro(parts[-1])}"]
+    terms = [f"{_dollars(amounts[capital[0]])} ÷ ({_plain(years)} years × {HOURS_PER_YEAR:,} h) = {_micro(parts[-1])}"]
     if "power_w" in owned:
         parts.append(_usd_micro(amounts["power_w"] / 1000 * pue * amounts["usd_per_kwh"]))
         drawn = f"{_plain(amounts['power_w'])} W × PUE {_plain(pue)} × {_dollars(amounts['usd_per_kwh'])}/kWh"
-        told.append(f"{drawn} = {_micro(parts[-1])}")
+        terms.append(f"{drawn} = {_micro(parts[-1])}")
     if "fixed_usd_per_hour" in owned:
         parts.append(_usd_micro(amounts["fixed_usd_per_hour"]))
-        told.append(f"fixed {_micro(parts[-1])}")
+        terms.append(f"fixed {_micro(parts[-1])}")
     per = _per(capital[0])
     whole = f"{_micro(sum(parts))} per {'node' if per else 'GPU'}-hour"
-    return sum(parts), per, f"{'; '.join(told)}; together {whole}" if len(parts) > 1 else f"{told[0]} per hour"
+    return sum(parts), per, f"{'; '.join(terms)}; together {whole}" if len(parts) > 1 else f"{terms[0]} per hour"
 
 
 def _per(name: str) -> str | None:
@@ -188,8 +188,8 @@ def _amount(entry: Mapping[str, Any], name: str, where: str) -> Fraction:
         raise PriceError(f"{shown} is not a number, without currency or unit.")
     if number < 0:
         raise PriceError(f"{shown} is negative.")
-    if number > _MOST[name]:
-        raise PriceError(f"{shown} is more than {_MOST[name]:,}: it is in another unit.")
+    if number > _MAX_AMOUNTS[name]:
+        raise PriceError(f"{shown} is more than {_MAX_AMOUNTS[name]:,}: it is in another unit.")
     return Fraction(number)
 
 

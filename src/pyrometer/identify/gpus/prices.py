@@ -1,4 +1,4 @@
-"""Which prices matter for the GPUs that were seen: those that somebody wrote, then the bundled public list prices,
+"""Which prices matter for the GPUs that were seen: those in the price book, then the bundled public list prices,
 marked as assumed."""
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ import math
 from datetime import datetime
 from typing import Any, TypeVar
 
-LONGEST_TEXT = 1_000  # of messages; labels of one object are at most four times that
+MAX_TEXT_CHARS = 1_000  # of messages; labels of one object are at most four times that
 
 Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 def stamped(record: Record, before: Record | None, own_ms: int, seen_ms: int) -> Record | None:
-    """A record with its time: its own, or when it was seen, if it changed since and nobody says when. None: no news."""
+    """A record with its own time, or with the time when a change without one was seen. None: no news."""
     last: Any = before
     now: Any = record
     if last is not None and now == last._replace(time_ms=now.time_ms):
@@ -24,7 +24,7 @@ def stamped(record: Record, before: Record | None, own_ms: int, seen_ms: int) ->
 
 
 def finite(value: Any) -> float | None:
-    """A number, also where it is written as a text; None where it is none, or no finite one."""
+    """A number, also where it is written as text; None if it is not a finite number."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -122,8 +122,9 @@ class Cluster:
             return owner
         of_kind = self.kinds.of(owner.group, owner.kind)
         # Claims of pods that request no other GPU may be for other devices: the smaller number of pods is certain.
+        shape = of_kind.gang if of_kind else None
         sizes = (
-            gang_pods(of_kind.gang if of_kind else None, owner.spec, partial(gpu_requests.asks_gpus, by_claim=by_claim))
+            gang_pods(shape, owner.spec, partial(gpu_requests.requests_gpus, by_claim=by_claim))
             for by_claim in (True, False)
         )
         owner.gang_pods = min((size for size in sizes if size), default=None)

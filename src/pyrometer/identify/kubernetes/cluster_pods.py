@@ -15,7 +15,7 @@ from pyrometer.collect.kubernetes.objects import ObservedObject, ms
 from pyrometer.identify.gpus import gpu_requests
 from pyrometer.identify.gpus.devices import PodClaim
 from pyrometer.identify.kubernetes import pipelines, sweeps
-from pyrometer.identify.kubernetes.change_times import LONGEST_TEXT
+from pyrometer.identify.kubernetes.change_times import MAX_TEXT_CHARS
 from pyrometer.identify.kubernetes.cluster_nodes import ClusterNodes, NodeState
 from pyrometer.identify.kubernetes.cluster_workloads import ClusterWorkloads, WorkloadState
 from pyrometer.identify.kubernetes.device_evidence import CLAIMED, COUNTED, LABELED, DeviceEvidence, Devices
@@ -35,7 +35,7 @@ class PodState(NamedTuple):
 
     record: Pod
     node_name: str
-    asked: gpu_requests.GpuRequest
+    request: gpu_requests.GpuRequest
     devices: Devices | None  # None: only their number is known
     source: str  # how its devices are known
     restarts: frozenset[Restart]
@@ -77,9 +77,9 @@ class ClusterPods:
         """Restores pods from their newest records."""
         for pod in pods:
             share = pod.gpu_share or 0
-            asked = gpu_requests.GpuRequest(max(-(-share // SHARE_WHOLE), 1), min(share, SHARE_WHOLE))
+            request = gpu_requests.GpuRequest(max(-(-share // SHARE_WHOLE), 1), min(share, SHARE_WHOLE))
             name = node_names.get(pod.node_uid or "", "")
-            self._pods[pod.pod_uid] = PodState(pod, name, asked, None, COUNTED, frozenset())
+            self._pods[pod.pod_uid] = PodState(pod, name, request, None, COUNTED, frozenset())
 
     def forget(self, before_ms: int) -> None:
         """Forgets pods that are gone and ended before a time."""
@@ -102,8 +102,8 @@ class ClusterPods:
         if before is not None and before.digest == digest and not seen.gone:  # nothing that matters has changed
             return []
         node = self._nodes.get(pod.spec.node_name)
-        asked, devices, source = self._request_of(pod, node)
-        if asked is None:
+        request, devices, source = self._request_of(pod, node)
+        if request is None:
             return [] if before is None else self._end(before, seen) if seen.gone else []
         if before is None and (life_of(pod).ended_ms or seen.seen_ms) < self.settled_ms:
             return []
@@ -114,13 +114,13 @@ class ClusterPods:
         written = self._workloads.record(state, created_ms, seen.seen_ms)
         life = _life(pod, before, seen)
         written += self._join(pod, before, life, identity, state, seen)
-        record = self._record(pod, before, life, identity, state, node, asked, part, seen)
+        record = self._record(pod, before, life, identity, state, node, request, part, seen)
         written += self._workloads.record_chain(seen.chain, seen.seen_ms)
         if part is not None:
             written += self._pipelines.use(part, pod.metadata.namespace, seen.seen_ms)
         written += self._sweeps.use(seen.chain, seen.seen_ms)
         restarts = frozenset(restarts_of(pod))
-        now = PodState(record, pod.spec.node_name, asked, devices, source, restarts, digest, seen.gone)
+        now = PodState(record, pod.spec.node_name, request, devices, source, restarts, digest, seen.gone)
         self._pods[uid] = now
         if before is None or record != before.record:
             written.append(record)
@@ -135,13 +135,13 @@ class ClusterPods:
     ) -> tuple[gpu_requests.GpuRequest | None, Devices | None, str]:
         """How many GPUs a pod requests, which devices it has if that is known, and how."""
         devices, source = self._evidence.claimed(pod)
-        asked = gpu_requests.asked_by(pod, node.gpus if node else None)
-        if asked is None and devices:
-            asked = gpu_requests.GpuRequest(len(devices), SHARE_WHOLE)
-        if asked is not None and not devices:
+        request = gpu_requests.request_of(pod, node.gpus if node else None)
+        if request is None and devices:
+            request = gpu_requests.GpuRequest(len(devices), SHARE_WHOLE)
+        if request is not None and not devices:
             name = (pod.metadata.namespace, pod.metadata.name)
-            devices, source = self._evidence.labeled(name, node.record.node_uid if node else None, asked.devices)
-        return asked, devices, source
+            devices, source = self._evidence.labeled(name, node.record.node_uid if node else None, request.devices)
+        return request, devices, source
 
     def _record(
         self,
@@ -151,7 +151,7 @@ class ClusterPods:
         identity: Identity,
         state: WorkloadState,
         node: NodeState | None,
-        asked: gpu_requests.GpuRequest,
+        request: gpu_requests.GpuRequest,
         part: pipelines.PipelinePart | None,
         seen: ObservedObject,
     ) -> Pod:
@@ -176,7 +176,7 @@ class ClusterPods:
             started_ms=life.started_ms,
             ended_ms=life.ended_ms,
             reason=life.reason,
-            gpu_share=asked.total,
+            gpu_share=request.total,
             labels_json=_labels(pod),
             pipeline_run=part.run_id if part else None,
             pipeline_step=step.name if step else None,
@@ -269,8 +269,8 @@ class ClusterPods:
                 pod_uid=record.pod_uid,
                 from_ms=record.scheduled_ms,
                 to_ms=record.ended_ms,
-                devices=pod.asked.devices,
-                share=pod.asked.share,
+                devices=pod.request.devices,
+                share=pod.request.share,
                 known=pod.devices,
                 source=pod.source,
             )
@@ -320,7 +320,7 @@ class ClusterPods:
             if name in changed and pod.source in (COUNTED, LABELED):
                 node = self._nodes.get(pod.node_name)
                 node_uid = node.record.node_uid if node else None
-                devices, source = self._evidence.labeled(name, node_uid, pod.asked.devices)
+                devices, source = self._evidence.labeled(name, node_uid, pod.request.devices)
                 if devices and devices != pod.devices:
                     self._pods[uid] = pod._replace(devices=devices, source=source)
                     written += self._hold(self._pods[uid], at_ms)
@@ -354,9 +354,9 @@ def _life(pod: objects.PodObject, before: PodState | None, seen: ObservedObject)
 
 def _hold_inputs(pod: PodState) -> tuple[object, ...]:
     """All that the holds of a pod depend on."""
-    return (pod.record.scheduled_ms, pod.record.ended_ms, pod.node_name, pod.asked, pod.devices)
+    return (pod.record.scheduled_ms, pod.record.ended_ms, pod.node_name, pod.request, pod.devices)
 
 
 def _labels(pod: objects.PodObject) -> str | None:
     labels = pod.metadata.labels
-    return json.dumps(labels)[: 4 * LONGEST_TEXT] if labels else None
+    return json.dumps(labels)[: 4 * MAX_TEXT_CHARS] if labels else None

@@ -9,7 +9,7 @@ from typing import Any
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ObservedObject, ms
 from pyrometer.identify.kubernetes.attempts import Attempts
-from pyrometer.identify.kubernetes.change_times import LONGEST_TEXT
+from pyrometer.identify.kubernetes.change_times import MAX_TEXT_CHARS
 from pyrometer.identify.kubernetes.translated_events import progress_of
 from pyrometer.identify.kubernetes.workload_identity import Identity, RuleContext, at, by_rules, is_rule
 from pyrometer.identify.kubernetes.workload_kinds import FieldRef, RuleError
@@ -158,7 +158,7 @@ class ClusterWorkloads:
             gang_pods=state.gang,
             serves=bool(identity.of_kind and identity.of_kind.serves),
             created_ms=(ms(root.creation_timestamp) if root else None) or created_ms,
-            labels_json=json.dumps(labels)[: 4 * LONGEST_TEXT],
+            labels_json=json.dumps(labels)[: 4 * MAX_TEXT_CHARS],
         )
 
     def record_chain(self, chain: Sequence[objects.OwnerObject], seen_ms: int) -> Records:

@@ -31,11 +31,11 @@ class Pods(NamedTuple):
 class Template(NamedTuple):
     """A pod template in a specification."""
 
-    pods: int | None  # None: the specification has no number beside the template
+    pods: int | None  # None: the specification has no number next to the template
     content: dict[str, Any]
 
 
-def gang_pods(shape: str | None, spec: Any, asks_gpus: AsksGpus) -> int | None:
+def gang_pods(shape: str | None, spec: Any, requests_gpus: AsksGpus) -> int | None:
     """The number of GPU pods that a job needs to start; 1: it can work with one; None: the specification does not say.
 
     `shape` names one of the functions below, or is a path to a number of pods of all kinds like `spec.minMember`.
@@ -43,13 +43,13 @@ def gang_pods(shape: str | None, spec: Any, asks_gpus: AsksGpus) -> int | None:
     if shape is None or not isinstance(spec, dict):
         return None
     of_shape = _SHAPES.get(shape)
-    count = of_shape(spec, asks_gpus) if of_shape else _at(spec, shape, asks_gpus)
+    count = of_shape(spec, requests_gpus) if of_shape else _at(spec, shape, requests_gpus)
     if count is None or not 1 <= count <= MAX_PODS:
         return None
     return max(min([count, *_elastic_minimums(spec)]), 1)
 
 
-def _replica_specs(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
+def _replica_specs(spec: dict[str, Any], requests_gpus: AsksGpus) -> int | None:
     """The jobs of Kubeflow's training operator: `spec.pytorchReplicaSpecs.Worker.replicas` and so on."""
     if spec.get("enableDynamicWorker") is True:  # a TFJob of which workers may come and go
         return 1
@@ -58,7 +58,7 @@ def _replica_specs(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
         # training works without an evaluator
         one._replace(gpus=one.gpus and role != "Evaluator")
         for role, content in roles
-        for one in _pods(_templates({role: content}), asks_gpus)
+        for one in _pods(_templates({role: content}), requests_gpus)
     ]
     policy = _object(_object(spec.get("runPolicy")).get("schedulingPolicy"))
     needed = _needed(pods, _positive(policy.get("minAvailable")))
@@ -66,7 +66,7 @@ def _replica_specs(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
     return needed if needed is None or elastic is None else min(needed, elastic)
 
 
-def _replicated_jobs(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
+def _replicated_jobs(spec: dict[str, Any], requests_gpus: AsksGpus) -> int | None:
     """JobSet: jobs of pods. A job that waits for the end of another one is never there together with it."""
     stages: dict[str, int] = {}
     pods_of_stage: dict[int, int] = {}
@@ -79,7 +79,7 @@ def _replicated_jobs(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
             (stages.get(str(each.get("name")), 0) + (each.get("status") == "Complete") for each in after), default=0
         )
         stages[str(job.get("name"))] = stage
-        count = _needed(_pods(_templates(job), asks_gpus))
+        count = _needed(_pods(_templates(job), requests_gpus))
         of_job = _object(_object(job.get("template")).get("spec"))
         if count and _count(of_job.get("completions")) > _count(of_job.get("parallelism")):
             count = 1  # its pods take turns
@@ -88,7 +88,7 @@ def _replicated_jobs(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
     return min(pods_of_stage.values(), default=None)
 
 
-def _volcano_tasks(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
+def _volcano_tasks(spec: dict[str, Any], requests_gpus: AsksGpus) -> int | None:
     """Volcano's Job: `minAvailable` counts the pods of all tasks.
 
     The minimum of each task counts only while they add up to no more than the job's: Volcano's scheduler does the same.
@@ -102,7 +102,7 @@ def _volcano_tasks(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
         count = _count(task.get("replicas"))
         task_min = task.get("minAvailable")
         min_count = min(task_min, count) if _is_count(task_min) else count
-        pods.append(Pods(count, min_count, asks_gpus(task.get("template"))))
+        pods.append(Pods(count, min_count, requests_gpus(task.get("template"))))
     sum_of_mins = sum(each.min_pods for each in pods)
     if job_min is None:
         return _needed(pods)
@@ -112,8 +112,8 @@ def _volcano_tasks(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
     return needed
 
 
-def _at(spec: dict[str, Any], path: str, asks_gpus: AsksGpus) -> int | None:
-    """A number in the object: it counts the pods of all templates beside and below it."""
+def _at(spec: dict[str, Any], path: str, requests_gpus: AsksGpus) -> int | None:
+    """A number in the object: it counts the pods of all templates next to and below it."""
     parent: Any = {"spec": spec}
     *above, last = path.split(".")
     for step in above:
@@ -122,13 +122,13 @@ def _at(spec: dict[str, Any], path: str, asks_gpus: AsksGpus) -> int | None:
     if number is None:
         return None
     templates = list(_templates(parent))
-    asking = [template for template in templates if asks_gpus(template.content)]
+    asking = [template for template in templates if requests_gpus(template.content)]
     if not asking:  # nothing here says which pods get GPUs
         return number
     if any(template.pods is None for template in asking):
-        others = sum(each.pods for each in _pods(templates, asks_gpus) if not each.gpus)
+        others = sum(each.pods for each in _pods(templates, requests_gpus) if not each.gpus)
         return max(number - others, 1)
-    return _needed(_pods(templates, asks_gpus), number)
+    return _needed(_pods(templates, requests_gpus), number)
 
 
 _SHAPES: dict[str, Callable[[dict[str, Any], AsksGpus], int | None]] = {
@@ -149,9 +149,9 @@ def _needed(pods: Sequence[Pods], min_of_all: int | None = None) -> int | None:
     return min(gpus, max(min_of_all - others, 1))
 
 
-def _pods(templates: Iterable[Template], asks_gpus: AsksGpus) -> list[Pods]:
+def _pods(templates: Iterable[Template], requests_gpus: AsksGpus) -> list[Pods]:
     counted = [(1 if count is None else count, content) for count, content in templates]
-    return [Pods(count, count, asks_gpus(content)) for count, content in counted]
+    return [Pods(count, count, requests_gpus(content)) for count, content in counted]
 
 
 def _templates(value: Any, times: int = 1) -> Iterator[Template]:

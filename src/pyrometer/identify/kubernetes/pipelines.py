@@ -14,7 +14,7 @@ import msgspec
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.identify.kubernetes.change_times import LONGEST_TEXT, iso_ms, stamped
+from pyrometer.identify.kubernetes.change_times import MAX_TEXT_CHARS, iso_ms, stamped
 from pyrometer.identify.kubernetes.workload_identity import at, ungenerated
 from pyrometer.identify.kubernetes.workload_kinds import FieldRef
 from pyrometer.model.records import PipelineRun, PipelineStep
@@ -22,7 +22,7 @@ from pyrometer.model.records import PipelineRun, PipelineStep
 WORKFLOW = ("argoproj.io", "Workflow")
 RUN_ID = FieldRef(
     "label", "pipeline/runid"
-)  # on the Workflow and its pods; on jobs of a step where somebody passed it on
+)  # on the Workflow and its pods; on jobs of a step where its author passed it on
 RUN_NAME = FieldRef("annotation", "pipelines.kubeflow.org/run_name")
 STEP = FieldRef("annotation", "workflows.argoproj.io/node-name")
 OWN_STEPS = (FieldRef("label", "pyrometer.io/pipeline-step"), FieldRef("annotation", "pyrometer.io/pipeline-step"))
@@ -35,8 +35,8 @@ PIPELINES = (
 )
 PLACES = (RUN_ID, RUN_NAME, STEP, *OWN_STEPS, *PIPELINES)
 
-MOST_STEPS = 2_000  # of one run
-MOST_UNPACKED = 16 * 1024 * 1024  # bytes of the status of one Workflow: Argo packs what is large
+MAX_STEPS = 2_000  # of one run
+MAX_UNPACKED_BYTES = 16 * 1024 * 1024  # bytes of the status of one Workflow: Argo packs what is large
 UNKNOWN = "unknown"
 _STATES = {
     "Pending": "pending",
@@ -55,7 +55,7 @@ _ITERATION = re.compile(r"\.iteration-iterations\((\d+):[^)]*\)\.iteration-item\
 
 
 class StepTry(NamedTuple):
-    """A step of a pipeline, and which try of it; a child that does not say its step is called by its own name."""
+    """A step of a pipeline, and the number of its attempt; a child without a step is called by its own name."""
 
     name: str
     attempt: int
@@ -87,7 +87,7 @@ def step_of(node_name: str, workflow: str) -> StepTry:
     if path.startswith("root."):  # Kubeflow Pipelines puts every step into a graph of its own
         path = _ITERATION.sub(r"(\1)", path.removeprefix("root.")).removesuffix(".executor")
     path = _GROUP.sub("", path).strip(".")
-    return StepTry((path or "main")[:LONGEST_TEXT], int(tried[1]) + 1 if tried and len(tried[1]) < 5 else 1)
+    return StepTry((path or "main")[:MAX_TEXT_CHARS], int(tried[1]) + 1 if tried and len(tried[1]) < 5 else 1)
 
 
 def read_workflow_status(workflow: objects.OwnerObject) -> WorkflowStatus:
@@ -98,7 +98,7 @@ def read_workflow_status(workflow: objects.OwnerObject) -> WorkflowStatus:
     for node in _nodes(status):
         kind, phase, node_name = node.get("type"), node.get("phase"), node.get("name")
         template = str(node.get("templateName") or "")
-        if kind not in _WORKS or not isinstance(node_name, str) or len(tries) >= MOST_STEPS:
+        if kind not in _WORKS or not isinstance(node_name, str) or len(tries) >= MAX_STEPS:
             continue
         if template.startswith(_OF_KUBEFLOW) and template.endswith("-driver"):
             continue
@@ -107,7 +107,7 @@ def read_workflow_status(workflow: objects.OwnerObject) -> WorkflowStatus:
         if kind == "Skipped" and node_name.endswith(".executor"):  # skipped because its result is known already
             state = "cached"
         began_ms, ended_ms = iso_ms(node.get("startedAt")), iso_ms(node.get("finishedAt"))
-        message = str(node.get("message") or "")[:LONGEST_TEXT] or None
+        message = str(node.get("message") or "")[:MAX_TEXT_CHARS] or None
         tries[step] = PipelineStep(
             time_ms=0,
             run_id="",
@@ -130,7 +130,7 @@ def _nodes(status: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if not nodes and isinstance(packed, str) and packed:
         try:
             reader = zlib.decompressobj(wbits=31)  # gzip
-            nodes = msgspec.json.decode(reader.decompress(base64.b64decode(packed), MOST_UNPACKED))
+            nodes = msgspec.json.decode(reader.decompress(base64.b64decode(packed), MAX_UNPACKED_BYTES))
         except (binascii.Error, zlib.error, msgspec.DecodeError, ValueError):
             nodes = None
     yield from (node for node in (nodes.values() if isinstance(nodes, dict) else ()) if isinstance(node, dict))
@@ -154,13 +154,14 @@ class Pipelines:
     def part_of(self, pod: objects.PodObject, chain: Sequence[objects.OwnerObject]) -> PipelinePart | None:
         """The run and the step that a pod belongs to: by its owners, else by the label or the reference of its job."""
         metas = [pod.metadata, *(owner.metadata for owner in chain)]  # the nearest first
-        workflow = self._above(chain) or self._referred(metas) or self._labelled(metas)
-        run_id = run_id_of(workflow) if workflow else next((said for meta in metas if (said := at(RUN_ID, meta))), None)
+        workflow = self._above(chain) or self._referred(metas) or self._labeled(metas)
+        named = next((found for meta in metas if (found := at(RUN_ID, meta))), None)
+        run_id = run_id_of(workflow) if workflow else named
         if run_id is None:
             return None
-        said = next((said for place in (*OWN_STEPS, STEP) for meta in metas if (said := at(place, meta))), None)
+        path = next((found for place in (*OWN_STEPS, STEP) for meta in metas if (found := at(place, meta))), None)
         name = workflow.name if workflow else at(FieldRef("label", "workflows.argoproj.io/workflow"), pod.metadata)
-        step = step_of(said, name or "") if said else None
+        step = step_of(path, name or "") if path else None
         if step is None:  # a job that a step has made, and that does not say which
             job = next((owner for owner in reversed(chain) if (owner.group, owner.kind) != WORKFLOW), None)
             step = StepTry(ungenerated(job.metadata.name), 1) if job else None
@@ -171,7 +172,7 @@ class Pipelines:
         workflow = next((owner for owner in chain if (owner.group, owner.kind) == WORKFLOW), None)
         if workflow is None:
             return None
-        self._learn(workflow)  # a pod may be seen before its Workflow is told of
+        self._learn(workflow)  # a pod may be seen before its Workflow
         return workflow.metadata
 
     def _learn(self, workflow: objects.OwnerObject) -> None:
@@ -189,7 +190,7 @@ class Pipelines:
                     return known.metadata if known else named
         return None
 
-    def _labelled(self, metas: Sequence[objects.Meta]) -> objects.Meta | None:
+    def _labeled(self, metas: Sequence[objects.Meta]) -> objects.Meta | None:
         for meta in metas:
             uid = self._ids.get((meta.namespace, at(RUN_ID, meta) or ""))
             if uid is not None:
@@ -226,7 +227,7 @@ class Pipelines:
 
     def _news(self, run_id: str, workflow: objects.OwnerObject, seen_ms: int) -> list[PipelineRun | PipelineStep]:
         meta = workflow.metadata
-        told = (
+        status = (
             workflow.status if isinstance(workflow.status, WorkflowStatus) else WorkflowStatus(UNKNOWN, None, None, ())
         )
         created_ms = ms(meta.creation_timestamp)
@@ -239,9 +240,9 @@ class Pipelines:
             namespace=meta.namespace,
             name=at(RUN_NAME, meta) or meta.name,
             pipeline=pipeline_of(meta),
-            state=told.state,
-            started_ms=told.started_ms or created_ms,
-            ended_ms=told.ended_ms,
+            state=status.state,
+            started_ms=status.started_ms or created_ms,
+            ended_ms=status.ended_ms,
         )
         written: list[PipelineRun | PipelineStep] = []
         fresh = stamped(run, before, max(run.started_ms or 0, run.ended_ms or 0), seen_ms)
@@ -249,7 +250,7 @@ class Pipelines:
             self._runs[run_id] = fresh
             written.append(fresh)
         tries = self._tries.setdefault(run_id, {})
-        for each in told.tries:
+        for each in status.tries:
             step = StepTry(each.step, each.attempt)
             one = each._replace(run_id=run_id)
             news = stamped(one, tries.get(step), max(one.started_ms or 0, one.ended_ms or 0), seen_ms)
@@ -260,11 +261,11 @@ class Pipelines:
 
 
 def run_id_of(workflow: objects.Meta) -> str:
-    """What a run is told by: what Kubeflow Pipelines calls it, else the Workflow itself."""
+    """The identity of a run: its ID in Kubeflow Pipelines, else the UID of the Workflow."""
     return at(RUN_ID, workflow) or workflow.uid
 
 
 def pipeline_of(workflow: objects.Meta) -> str:
-    """What a Workflow is a run of: what it says, else its name without what was generated."""
-    said = next((said for place in PIPELINES if (said := at(place, workflow))), None)
-    return said or workflow.generate_name.rstrip("-") or ungenerated(workflow.name)
+    """The pipeline that a Workflow is a run of: the one that it names, else its name without what was generated."""
+    named = next((found for place in PIPELINES if (found := at(place, workflow))), None)
+    return named or workflow.generate_name.rstrip("-") or ungenerated(workflow.name)

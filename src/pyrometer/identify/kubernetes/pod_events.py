@@ -8,7 +8,7 @@ from typing import Any
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.identify.kubernetes.change_times import LONGEST_TEXT
+from pyrometer.identify.kubernetes.change_times import MAX_TEXT_CHARS
 from pyrometer.identify.kubernetes.pod_lifecycle import Restart, disruption_of
 from pyrometer.identify.kubernetes.translated_events import REASONS, translate_event
 from pyrometer.model import events
@@ -88,5 +88,5 @@ class PodEvents:
             workload_uid=pod.workload_uid,
             attempt=pod.attempt,
             reason=reason,
-            message=(message or "")[:LONGEST_TEXT] or None,
+            message=(message or "")[:MAX_TEXT_CHARS] or None,
         )

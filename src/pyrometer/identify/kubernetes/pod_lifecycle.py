@@ -1,4 +1,4 @@
-"""A pod's times and how it ended, read from what Kubernetes says of it."""
+"""A pod's times and how it ended, read from its object in Kubernetes."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ def ended_by(pod: objects.PodObject, gone_ms: int) -> int:
 
 
 def restarts_of(pod: objects.PodObject) -> list[Restart]:
-    """The last restart of each container that asks for GPUs; of any, where none does so by itself (claims)."""
-    asking = {container.name for container in pod.spec.containers or () if gpu_requests.container_asks(container)}
+    """The last restart of each container that requests GPUs; of any if none does so by itself (claims)."""
+    requesting = {
+        container.name for container in pod.spec.containers or () if gpu_requests.container_requests_gpus(container)
+    }
     found = []
     for status in pod.status.container_statuses or ():
-        if asking and status.name not in asking:
+        if requesting and status.name not in requesting:
             continue
         before, state = status.last_state.terminated, status.state
         if before is not None and (status.restart_count or state.waiting):

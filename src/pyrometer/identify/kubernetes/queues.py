@@ -16,10 +16,10 @@ from pyrometer.identify.kubernetes.workload_identity import Identity
 from pyrometer.model import events
 from pyrometer.model.records import Event, Pod
 
-MOST_PODS = 4_096  # of one job
-LONGEST_MESSAGE = 1_000
+MAX_PODS_PER_JOB = 4_096  # of one job
+MAX_MESSAGE_CHARS = 1_000
 QUEUED_POD = "queued/"  # how the UIDs of such pods begin
-_TOLD = ((events.ADMITTED, "Admitted"), (events.EVICTED, "Evicted"))
+_RECORDED_CONDITIONS = ((events.ADMITTED, "Admitted"), (events.EVICTED, "Evicted"))
 
 Conditions = dict[str, objects.Condition]
 
@@ -30,7 +30,7 @@ class Queues:
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
         self._pods: dict[str, dict[str, Pod]] = defaultdict(dict)  # of each job
-        self._told: dict[str, dict[str, int]] = defaultdict(dict)
+        self._recorded: dict[str, dict[str, int]] = defaultdict(dict)
 
     def resume(self, pod: Pod) -> None:
         """A pod of a job that waited when it was last written down."""
@@ -42,7 +42,7 @@ class Queues:
 
     def forget(self, queued_uid: str, at_ms: int) -> list[Pod]:
         """A job that is gone waits no more."""
-        self._told.pop(queued_uid, None)
+        self._recorded.pop(queued_uid, None)
         waited = [pod for pod in self._pods.pop(queued_uid, {}).values() if pod.ended_ms is None]
         return [_over(pod, at_ms) for pod in waited]
 
@@ -60,13 +60,13 @@ class Queues:
     ) -> Iterator[Event]:
         evicted = conditions.get("Evicted")  # it changes again when the job is admitted again, at that moment
         evicted = None if evicted is None or evicted.status == "True" else evicted
-        for kind, name in _TOLD:
+        for kind, name in _RECORDED_CONDITIONS:
             condition = conditions.get(name)
             at_ms = ms(condition.last_transition_time) if condition and condition.status == "True" else None
-            told = self._told[queued.metadata.uid]
-            if condition is None or at_ms is None or told.get(kind) == at_ms:
+            recorded = self._recorded[queued.metadata.uid]
+            if condition is None or at_ms is None or recorded.get(kind) == at_ms:
                 continue
-            told[kind] = at_ms
+            recorded[kind] = at_ms
             since_ms = max(created_ms, ms(evicted.last_transition_time) or 0) if evicted else created_ms
             yield Event(
                 time_ms=at_ms,
@@ -75,7 +75,7 @@ class Queues:
                 cluster=self.cluster,
                 workload_uid=identity.uid,
                 reason=condition.reason,
-                message=condition.message[:LONGEST_MESSAGE] or None,
+                message=condition.message[:MAX_MESSAGE_CHARS] or None,
             )
 
     def _demand(
@@ -128,7 +128,7 @@ def _wanted(queued: objects.QueuedWorkload) -> Iterator[tuple[str, str, int]]:
         share = _share(pod_set.template)
         for index in range(pod_set.count if share else 0):
             count += 1
-            if count > MOST_PODS:
+            if count > MAX_PODS_PER_JOB:
                 return
             yield f"{QUEUED_POD}{queued.metadata.uid}/{pod_set.name}/{index}", f"{pod_set.name}-{index}", share
 
@@ -139,5 +139,5 @@ def _share(template: Any) -> int:
         spec = msgspec.convert((template or {}).get("spec") or {}, objects.PodSpec)
     except (msgspec.ValidationError, AttributeError):
         return 0
-    asked = gpu_requests.asked_by(objects.PodObject(objects.Meta(), spec))
-    return asked.total if asked else 0
+    request = gpu_requests.request_of(objects.PodObject(objects.Meta(), spec))
+    return request.total if request else 0

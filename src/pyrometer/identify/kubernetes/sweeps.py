@@ -1,4 +1,4 @@
-"""Sweeps: Katib's Experiments and Trials. What is searched for, which parameters each trial has, what came of it."""
+"""Sweeps: Katib's Experiments and Trials. The objective, the parameters of each trial, and the results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.identify.kubernetes.change_times import LONGEST_TEXT, finite, iso_ms, stamped
+from pyrometer.identify.kubernetes.change_times import MAX_TEXT_CHARS, finite, iso_ms, stamped
 from pyrometer.model.records import Sweep, Trial
 
 EXPERIMENT = ("kubeflow.org", "Experiment")
 TRIAL = ("kubeflow.org", "Trial")
 
-MOST_PARAMETERS = 100  # of one trial
+MAX_PARAMETERS = 100  # of one trial
 _GOALS = {"minimize": "min", "maximize": "max"}
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -62,8 +62,8 @@ def read_sweep_status(owner: objects.OwnerObject) -> SweepStatus:
         )
         return SweepStatus(sweep, changed_ms)
     parameters = {
-        str(each.get("name")): str(each.get("value"))[:LONGEST_TEXT]
-        for each in map(_object, _listed(spec.get("parameterAssignments"))[:MOST_PARAMETERS])
+        str(each.get("name")): str(each.get("value"))[:MAX_TEXT_CHARS]
+        for each in map(_object, _listed(spec.get("parameterAssignments"))[:MAX_PARAMETERS])
     }
     metrics = _metrics(_object(status.get("observation")))
     above = meta.controller
@@ -86,7 +86,7 @@ def read_sweep_status(owner: objects.OwnerObject) -> SweepStatus:
 def _metrics(observation: Json) -> dict[str, dict[str, float]]:
     """Least, greatest and last value of each metric; Katib writes numbers as texts, and `unavailable` for none."""
     found = {}
-    for each in map(_object, _listed(observation.get("metrics"))[:MOST_PARAMETERS]):
+    for each in map(_object, _listed(observation.get("metrics"))[:MAX_PARAMETERS]):
         values = {name: number for name in ("min", "max", "latest") if (number := finite(each.get(name))) is not None}
         if values:
             found[str(each.get("name"))] = values
@@ -130,25 +130,25 @@ class Sweeps:
 
     def see(self, owner: objects.OwnerObject, seen_ms: int, *, gone: bool) -> list[Sweep | Trial]:
         """An Experiment or a Trial has changed, or is gone."""
-        told, uid = owner.status, owner.metadata.uid
+        status, uid = owner.status, owner.metadata.uid
         if gone:
             self._sweeps.pop(uid, None)
             for trials in self._trials.values():
                 trials.pop(uid, None)
             return []
-        if not isinstance(told, SweepStatus):
+        if not isinstance(status, SweepStatus):
             return []
-        if isinstance(told.record, Sweep):
-            self._sweeps[uid] = told
+        if isinstance(status.record, Sweep):
+            self._sweeps[uid] = status
             sweep_uid = uid
         else:
-            sweep_uid = told.record.sweep_uid
-            self._trials.setdefault(sweep_uid, {})[uid] = told
+            sweep_uid = status.record.sweep_uid
+            self._trials.setdefault(sweep_uid, {})[uid] = status
         if uid in self._resumed and sweep_uid not in self._resumed:
             self._resumed.add(sweep_uid)
             everything = [self._sweeps.get(sweep_uid), *self._trials[sweep_uid].values()]
             return [record for one in everything if one is not None for record in self._news(one, seen_ms)]
-        return self._news(told, seen_ms) if sweep_uid in self._written or sweep_uid in self._resumed else []
+        return self._news(status, seen_ms) if sweep_uid in self._written or sweep_uid in self._resumed else []
 
     def use(self, chain: Sequence[objects.OwnerObject], seen_ms: int) -> list[Sweep | Trial]:
         """A pod with GPUs belongs to a trial: from now on its sweep, with all of its trials, is written down."""
@@ -162,8 +162,8 @@ class Sweeps:
                 owner.status = read_sweep_status(owner)
             if owner is not None:
                 written += self.see(owner, seen_ms, gone=False) or self._news(owner.status, seen_ms)
-        for told in self._trials.get(above.metadata.uid if above else "", {}).values():
-            written += self._news(told, seen_ms)
+        for status in self._trials.get(above.metadata.uid if above else "", {}).values():
+            written += self._news(status, seen_ms)
         return written
 
     def forget(self, used: set[str]) -> None:
@@ -173,12 +173,12 @@ class Sweeps:
             del self._written[uid]
         self._trials = {uid: trials for uid, trials in self._trials.items() if trials}
 
-    def _news(self, told: SweepStatus, seen_ms: int) -> list[Sweep | Trial]:
-        record = told.record
+    def _news(self, status: SweepStatus, seen_ms: int) -> list[Sweep | Trial]:
+        record = status.record
         if isinstance(record, Sweep):
             record = record._replace(cluster=self.cluster)
         uid = record.sweep_uid if isinstance(record, Sweep) else record.trial_uid
-        fresh = stamped(record, self._written.get(uid), told.changed_ms, seen_ms)
+        fresh = stamped(record, self._written.get(uid), status.changed_ms, seen_ms)
         if fresh is None:
             return []
         self._written[uid] = fresh
@@ -194,4 +194,4 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _text(value: Any) -> str | None:
-    return value[:LONGEST_TEXT] if isinstance(value, str) and value else None
+    return value[:MAX_TEXT_CHARS] if isinstance(value, str) and value else None

@@ -35,7 +35,7 @@ class TranslatedEvent(NamedTuple):
     kind: str
     at_ms: int
     duration_ms: int | None
-    repeats: bool  # it is said again and again, and only another message is news
+    repeats: bool  # it is repeated, and only another message is news
 
 
 def translate_event(event: objects.EventObject) -> TranslatedEvent | None:
@@ -60,15 +60,15 @@ PROGRESS, REMAINING = "progress", "remaining_seconds"  # metrics of a workload: 
 def progress_of(owner: objects.OwnerObject, attempt: int) -> Iterator[Metric]:
     """What Kubeflow Trainer says about a run: progress and metrics, without any SDK."""
     status = owner.status if isinstance(owner.status, dict) else {}
-    told = status.get("trainerStatus")
-    if not isinstance(told, dict):
+    progress = status.get("trainerStatus")
+    if not isinstance(progress, dict):
         return
-    at_ms = iso_ms(told.get("lastUpdatedTime"))
-    metrics = told.get("metrics")
+    at_ms = iso_ms(progress.get("lastUpdatedTime"))
+    metrics = progress.get("metrics")
     metrics = metrics if isinstance(metrics, list) else []
     values: list[tuple[Any, Any]] = [
-        (PROGRESS, told.get("progressPercentage")),
-        (REMAINING, told.get("estimatedRemainingSeconds")),
+        (PROGRESS, progress.get("progressPercentage")),
+        (REMAINING, progress.get("estimatedRemainingSeconds")),
     ]
     values += [(each.get("name"), each.get("value")) for each in metrics if isinstance(each, dict)]
     for name, value in values:

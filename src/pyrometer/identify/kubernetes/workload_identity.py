@@ -22,7 +22,7 @@ class Identity(NamedTuple):
     namespace: str
     name: str
     rule: str
-    of_kind: WorkloadKind | None  # what the table says of it
+    of_kind: WorkloadKind | None  # its rule in the table
     root: objects.OwnerObject | None  # the object itself, where it could be read
 
 
@@ -80,7 +80,7 @@ def first(places: Iterable[FieldRef], pod: objects.PodObject) -> str | None:
 
 
 def number(places: Iterable[FieldRef], pod: objects.PodObject) -> int | None:
-    """The same as a number; None where it is none."""
+    """The same as a number; None if it is not a number."""
     value = first(places, pod)
     return int(value) if value is not None and value.isdecimal() and len(value) < 10 else None
 
@@ -96,7 +96,7 @@ def at(place: FieldRef, meta: objects.Meta, containers: Iterable[objects.Contain
     )
 
 
-# -- whose it is ------------------------------------------------------------------------------------------------------
+# -- ownership ------------------------------------------------------------------------------------------------------
 
 
 class RuleResult(NamedTuple):
@@ -126,7 +126,7 @@ def by_rules(rules: Iterable[str], where: RuleContext) -> RuleResult | None:
         value: str | None = None
         if kind in ("label", "annotation"):
             place = FieldRef(kind, key)
-            value = next((said for meta in where.metas if (said := at(place, meta))), None)
+            value = next((found for meta in where.metas if (found := at(place, meta))), None)
         elif kind == "namespace-label":
             value = where.namespace_labels.get(key)
         elif rule == "queue":

@@ -88,7 +88,7 @@ def parse_field_ref(text: str, where: str) -> FieldRef:
     """A place as it is written: `label:KEY`, `annotation:KEY`, `env:NAME`."""
     kind, colon, key = text.partition(":")
     if kind not in PLACES or not colon or not key:
-        raise RuleError(f"{where}: {text!r} is no place. Write label:KEY, annotation:KEY or env:NAME.")
+        raise RuleError(f"{where}: {text!r} is not a field. Write label:KEY, annotation:KEY or env:NAME.")
     return FieldRef(kind, key)
 
 

@@ -14,12 +14,12 @@ SILENT_MS = 10 * MS_PER_MINUTE
 class RankState:
     """One rank: its location and its last record."""
 
-    __slots__ = ("ended_ms", "heard_ms", "location", "record", "restored", "resumed_step", "who")
+    __slots__ = ("ended_ms", "last_report_ms", "location", "record", "restored", "resumed_step", "who")
 
     def __init__(self, who: RankIdentity, location: RankLocation) -> None:
         self.who, self.location = who, location
         self.record: Run | None = None
-        self.heard_ms = 0
+        self.last_report_ms = 0
         self.ended_ms: int | None = None  # as reported
         self.resumed_step: int | None = None  # as reported
         self.restored: EventMessage | None = None
@@ -39,9 +39,9 @@ class Launch:
         self.workload: Workload | None = None  # its last record
 
     @property
-    def heard_ms(self) -> int:
+    def last_report_ms(self) -> int:
         """When one of its ranks last reported."""
-        return max((rank.heard_ms for rank in self.ranks.values()), default=0)
+        return max((rank.last_report_ms for rank in self.ranks.values()), default=0)
 
 
 def identity_of(run: Run) -> RankIdentity:
@@ -79,7 +79,7 @@ def end_of(message: Message) -> int:
 
 
 def supersedes(launch: Launch, other: Launch, *, local: bool) -> bool:
-    """Whether this launch proves that another one is over: an earlier attempt, or a silent one on the same machine.
+    """Whether this launch proves that another one ended: an earlier attempt, or a silent one on the same machine.
 
     Kubernetes reports the ends of launches in pods.
     """
@@ -87,4 +87,4 @@ def supersedes(launch: Launch, other: Launch, *, local: bool) -> bool:
         return False
     if other.run == launch.run:
         return other.attempt < launch.attempt
-    return local and other.heard_ms + SILENT_MS < launch.started_ms
+    return local and other.last_report_ms + SILENT_MS < launch.started_ms

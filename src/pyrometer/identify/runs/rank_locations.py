@@ -19,7 +19,7 @@ class RunContext(NamedTuple):
     """What the store has about the runs, pods and devices that messages name: the newest record of each."""
 
     ranks: Iterable[Run] = ()  # of launches
-    heard_ms: Mapping[tuple[str, int], int] = {}  # when ranks last reported, by launch and rank
+    last_report_ms: Mapping[tuple[str, int], int] = {}  # when ranks last reported, by launch and rank
     restored: Mapping[tuple[str, int], EventMessage] = {}  # the last checkpoint that ranks loaded, by launch and rank
     attempts: Iterable[tuple[str, int, str]] = ()  # run, attempt, launch
     checkpoints: Iterable[tuple[str, int, str, int, int]] = ()  # run, attempt, path, time, step

@@ -3,8 +3,8 @@
 The records depend only on the messages and on `RunContext`, which the caller reads from the store. Whatever the order
 of messages, their division into bodies and the number of repetitions, the records are the same.
 
-- A run is named by its program, else by the workload of its pods (in a pipeline, by one step of it), else by the first
-  launch of its launcher. The launches of a run are its attempts, in the order in which they are first seen.
+- A run is named by its program, else by the workload of its pods (in a pipeline, by one of its steps), else by the
+  first launch of its launcher. The launches of a run are its attempts, in the order in which they are first seen.
 - A pod is found by its UID, else by namespace and name, else as the holder of the GPU. A device is found by its UUID,
   else the k-th device of the pod belongs to local rank k, else it is the host's device by index.
 - A rank without a known pod holds its device itself: through a pod `run:LAUNCH:RANK` of a workload of kind `Run`, while
@@ -69,10 +69,10 @@ class RunRegistry:
         self._attempts: dict[str, dict[str, int]] = {}  # of each run, by launch
         self._checkpoints = SavedCheckpoints()
 
-    def missing_context(self, said: Iterable[RankMessages]) -> MissingContext:
+    def missing_context(self, reports: Iterable[RankMessages]) -> MissingContext:
         """What is not known yet about the ranks that report."""
         missing = MissingContext(set(), set(), set(), set(), set())
-        for who, _ in said:
+        for who, _ in reports:
             launch = self._launches.get(who.launch)
             if launch is None or not launch.whole:
                 missing.launches.add(who.launch)
@@ -87,15 +87,15 @@ class RunRegistry:
         return missing
 
     def take(
-        self, said: list[RankMessages], known: RunContext, *, local: bool = False, patient: bool = False
+        self, reports: list[RankMessages], known: RunContext, *, local: bool = False, patient: bool = False
     ) -> RunBatch:
         """Turns messages into records. `local`: into a folder of this machine. `patient`: messages about pods and
         devices that are not known wait, since these may still become known."""
         self._remember(known)
         locator = RankLocator(known, self._node_uid_of)
-        waiting, heard = [], []
+        waiting, accepted = [], []
         fresh: dict[str, list[RankState]] = defaultdict(list)
-        for who, messages in said:
+        for who, messages in reports:
             launch = self._launches.setdefault(who.launch, Launch(who.launch))
             launch.whole = True  # the context has all of its ranks
             rank = _located(launch, who, messages, locator, local=local, patient=patient)
@@ -103,32 +103,32 @@ class RunRegistry:
                 waiting.append((who, messages))
                 continue
             rank.who = merge_identity(rank.who, who)
-            rank.heard_ms = max(rank.heard_ms, max(map(end_of, messages)))
+            rank.last_report_ms = max(rank.last_report_ms, max(map(end_of, messages)))
             launch.started_ms = min(
                 launch.started_ms, rank.record.started_ms if rank.record else start_of(who, messages)
             )
             if launch.run is None:
                 fresh[launch.launch].append(rank)
-            heard.append((launch, rank, messages))
+            accepted.append((launch, rank, messages))
         ended = self._number(fresh, local=local)
-        unnumbered = sum(len(messages) for launch, _, messages in heard if launch.run is None)
-        heard = [(launch, rank, messages) for launch, rank, messages in heard if launch.run is not None]
-        records = self._records(heard, ended)
+        unnumbered = sum(len(messages) for launch, _, messages in accepted if launch.run is None)
+        accepted = [(launch, rank, messages) for launch, rank, messages in accepted if launch.run is not None]
+        records = self._records(accepted, ended)
         if waiting or unnumbered:
             self._launches = {name: launch for name, launch in self._launches.items() if launch.ranks}
         if sum(len(launch.ranks) for launch in self._launches.values()) > MAX_REMEMBERED:
             self._forget()
         return RunBatch(records, waiting, unnumbered)
 
-    def _records(self, heard: list[tuple[Launch, RankState, list[Message]]], ended: list[Launch]) -> Records:
+    def _records(self, accepted: list[tuple[Launch, RankState, list[Message]]], ended: list[Launch]) -> Records:
         """The records of messages, and of all ranks that they change."""
-        touched: Ranks = {(launch.launch, rank.who.rank): (launch, rank) for launch, rank, _ in heard}
+        touched: Ranks = {(launch.launch, rank.who.rank): (launch, rank) for launch, rank, _ in accepted}
         touched |= {
             (launch.launch, number): (launch, rank) for launch in ended for number, rank in launch.ranks.items()
         }
         records: Records = []
         of_rank: dict[tuple[str, int], list[Message]] = defaultdict(list)
-        for launch, rank, messages in heard:
+        for launch, rank, messages in accepted:
             of_rank[launch.launch, rank.who.rank] += messages
             records += message_records(launch, rank, messages)
             touched |= self._take_checkpoints(launch, rank, messages)
@@ -139,7 +139,7 @@ class RunRegistry:
     def _forget(self) -> None:
         """Drops the launches that have been silent longest; if one reports again, the store remembers it."""
         ranks = 0
-        for launch in sorted(self._launches.values(), key=lambda one: one.heard_ms, reverse=True):
+        for launch in sorted(self._launches.values(), key=lambda one: one.last_report_ms, reverse=True):
             ranks += len(launch.ranks)
             if ranks > MAX_REMEMBERED // 2:
                 del self._launches[launch.launch]
@@ -164,7 +164,7 @@ class RunRegistry:
             if record.rank not in launch.ranks:
                 rank = launch.ranks[record.rank] = RankState(identity_of(record), location_of(record))
                 rank.record, rank.ended_ms, rank.resumed_step = record, record.ended_ms, record.resumed_step
-                rank.heard_ms = max(record.time_ms, known.heard_ms.get((record.launch, record.rank), 0))
+                rank.last_report_ms = max(record.time_ms, known.last_report_ms.get((record.launch, record.rank), 0))
                 rank.restored = known.restored.get((record.launch, record.rank))
 
     def _number(self, fresh: dict[str, list[RankState]], *, local: bool) -> list[Launch]:
@@ -222,9 +222,9 @@ class RunRegistry:
         started_ms = before.started_ms if before else start_of(who, messages)
         ended_ms = rank.ended_ms
         if ended_ms is None and launch.over:
-            ended_ms, outcome = rank.heard_ms, "killed"
+            ended_ms, outcome = rank.last_report_ms, "killed"
         now = Run(
-            time_ms=max((message.time_ms for message in messages), default=rank.heard_ms),
+            time_ms=max((message.time_ms for message in messages), default=rank.last_report_ms),
             run=launch.run,
             attempt=launch.attempt,
             rank=who.rank,

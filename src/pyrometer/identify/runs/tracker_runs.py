@@ -1,13 +1,13 @@
 """Runs of experiment trackers, as records: which run or workload each of them is, and its metrics as curves.
 
-A pure function of what a tracker tells and what is known. A run is joined by the first of these that says something:
+A pure function of what a tracker reports and what is known. A run is joined by the first of these that has an answer:
 
-1. its own processes: the SDK told which tracker's run they have;
+1. its own processes: the SDK reported the tracker's run that they have;
 2. its tags: the launch or the run that the SDK wrote into it, a workload, a pod;
-3. its host: in Kubernetes that is the pod's name; else a machine, on which one workload alone was then.
+3. its host: in Kubernetes that is the pod's name; else a machine, on which only one workload ran then.
 
-Where two answers are possible, there is none, and both are said. What is joined to a workload has all GPUs that this
-one held meanwhile: one process speaks to a tracker for all ranks. A tracker's word changes no state of the ledger.
+Where two answers are possible, the run is not joined, and both are reported. What is joined to a workload has all GPUs
+that this one held meanwhile: one process reports to a tracker for all ranks. A tracker changes no state of the ledger.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from pyrometer.model.units import MS_PER_MINUTE, SHARE_WHOLE
 
 Records = list[tuple[Any, ...]]
 EVENT = {MLFLOW: events.MLFLOW_RUN, WANDB: events.WANDB_RUN}
-LATE_MS = 5 * MS_PER_MINUTE  # clocks differ, and a program speaks to its tracker some time after its pod has begun
+LATE_MS = 5 * MS_PER_MINUTE  # clocks differ, and a program connects to its tracker some time after its pod has begun
 _PHASES = {"succeeded": "Succeeded", "failed": "Failed", "killed": "Failed"}
-LONGEST_HOST = 63  # characters of a pod's name that its host name has
+MAX_HOST_CHARS = 63  # characters of a pod's name that its host name has
 
 
 class TrackerContext(NamedTuple):
-    """What a store knows of runs, pods and devices: the newest word on each."""
+    """The runs, pods and devices in a store: the newest record of each."""
 
-    told: Mapping[tuple[str, str], str] = {}  # kind of event and the tracker's id: the run whose processes said so
+    reported: Mapping[tuple[str, str], str] = {}  # run whose processes reported it, by kind of event and tracker's id
     runs: Iterable[Run] = ()  # of their own processes
     workloads: Iterable[Workload] = ()
     pods: Iterable[Pod] = ()
     holds: Iterable[Allocation] = ()
     nodes: Mapping[str, str] = {}  # names of machines, by UID
-    newest_ms: int | None = None  # until when anything is known; None: of nothing but trackers
+    newest_ms: int | None = None  # until when anything is known; None: only trackers are known
 
 
 class Join(NamedTuple):
-    """What a tracker's run is here; of several that it may be, none."""
+    """The run or workload that a tracker's run is; neither if there are several candidates."""
 
-    how: str | None = None  # told, tag, pod, host
-    run: str | None = None  # that its own processes tell of
+    how: str | None = None  # process, tag, pod, host
+    run: str | None = None  # that its own processes report
     pods: tuple[Pod, ...] = ()
     candidates: tuple[str, ...] = ()  # in words
 
 
 class Joiner:
-    """Knows where everything was."""
+    """Finds the run or workload of a tracker's run."""
 
     def __init__(self, known: TrackerContext) -> None:
         self.known = known
@@ -69,7 +69,7 @@ class Joiner:
         self._named: dict[str, list[Pod]] = defaultdict(list)
         self._of_workload: dict[str, list[Pod]] = defaultdict(list)
         for pod in known.pods:
-            self._named[pod.name[:LONGEST_HOST]].append(pod)
+            self._named[pod.name[:MAX_HOST_CHARS]].append(pod)
             if pod.workload_uid:
                 self._of_workload[pod.workload_uid].append(pod)
         self._holds: dict[str, list[Allocation]] = defaultdict(list)
@@ -80,9 +80,11 @@ class Joiner:
     def join(self, tracked: TrackedRun) -> Join:
         """Which run or workload a tracker's run is."""
         where = tracked.where
-        told = self.known.told.get((EVENT[tracked.tracker], tracked.run_id)) or self._by_launch.get(where.launch or "")
-        if told is not None:
-            return Join("told", run=told)
+        reported = self.known.reported.get((EVENT[tracked.tracker], tracked.run_id)) or self._by_launch.get(
+            where.launch or ""
+        )
+        if reported is not None:
+            return Join("process", run=reported)
         if where.run in self._runs:
             return Join("tag", run=where.run)
         if where.workload is not None and (pods := self._pods_of(where.workload, tracked)):
@@ -95,17 +97,19 @@ class Joiner:
         return self._on_host(tracked)
 
     def _pods_of(self, workload: str, tracked: TrackedRun) -> list[Pod]:
-        """Names are used again: of the workloads that have one, those that were there meanwhile."""
+        """Names are reused: of the workloads with this name, the pods that ran meanwhile."""
         named = [uid for uid, one in self._workloads.items() if workload in (uid, *_names(one, tracked))]
         pods = (pod for uid in named for pod in self._of_workload[uid])
         return [pod for pod in pods if _overlaps(tracked, pod.started_ms or pod.time_ms, pod.ended_ms)]
 
     def _called(self, name: str, namespace: str | None, tracked: TrackedRun) -> list[Pod]:
-        pods = (pod for pod in self._named.get(name[:LONGEST_HOST], []) if name in (pod.name, pod.name[:LONGEST_HOST]))
+        pods = (
+            pod for pod in self._named.get(name[:MAX_HOST_CHARS], []) if name in (pod.name, pod.name[:MAX_HOST_CHARS])
+        )
         return [pod for pod in pods if namespace in (None, pod.namespace) and _began_in(tracked, pod)]
 
     def _on_host(self, tracked: TrackedRun) -> Join:
-        """What held GPUs of the machine when the run began."""
+        """The pods that held GPUs of the machine when the run began."""
         host = tracked.where.host
         if host is None:
             return Join()
@@ -118,7 +122,7 @@ class Joiner:
         return self._one("host", tracked, pods)
 
     def _one(self, how: str, tracked: TrackedRun, pods: list[Pod]) -> Join:
-        """The run of these pods' processes, else their workload; where they are of several, neither."""
+        """The run of these pods' processes, else their workload; neither if they belong to several."""
         owners = {pod.workload_uid or pod.pod_uid: pod for pod in pods}
         if not owners:
             return Join()
@@ -133,8 +137,8 @@ class Joiner:
         return Join(how, run=runs.pop()) if runs else Join(how, pods=tuple(all_pods))
 
     def _runs_in(self, pods: list[Pod], tracked: TrackedRun) -> set[str]:
-        told = (run for pod in pods for run in self._in_pod[pod.pod_uid])
-        return {run.run for run in told if _overlaps(tracked, run.started_ms, run.ended_ms)}
+        runs = (run for pod in pods for run in self._in_pod[pod.pod_uid])
+        return {run.run for run in runs if _overlaps(tracked, run.started_ms, run.ended_ms)}
 
     def _called_here(self, pod: Pod) -> str:
         workload = self._workloads.get(pod.workload_uid or "")
@@ -148,20 +152,20 @@ class Joiner:
         before: Iterable[Run],
         has: Iterable[str] = (),
     ) -> Records:
-        """What is to be written down. `before` is what was, of this run; `has`, the metrics that its processes told."""
+        """The records to write. `before`: the last ones of this run. `has`: the metrics that its processes reported."""
         if join.run is not None:
-            return self._beside(tracked, join, points, frozenset(has))
+            return self._supplement(tracked, join, points, frozenset(has))
         points = list(points)
         places = list(self._places(tracked, join))
         own = not places and self.known.newest_ms is None
         until_ms = max([tracked.ended_ms or 0, tracked.started_ms, *(point.time_ms for point in points[-1:])])
-        said_ms = until_ms if own else min(tracked.started_ms, self.known.newest_ms or tracked.started_ms)
+        reported_ms = until_ms if own else min(tracked.started_ms, self.known.newest_ms or tracked.started_ms)
         places = _own_places(tracked, until_ms) if own else places or [_TrackedRank()]
         ranks = Counter(place.attempt for place in places)
         numbers = {attempt: count() for attempt in ranks}
         runs = [
             Run(
-                time_ms=said_ms,
+                time_ms=reported_ms,
                 run=tracked.run_id,
                 attempt=place.attempt,
                 rank=next(numbers[place.attempt]),
@@ -181,25 +185,27 @@ class Joiner:
         ]
         known = {(run.attempt, run.rank): run for run in before}
         news = list(_news(runs, known))
-        told = [] if known else [_event(tracked, tracked.run_id, said_ms)]
+        found = [] if known else [_event(tracked, tracked.run_id, reported_ms)]
         held = _held(tracked, places, until_ms, news[0].time_ms) if own and news else []
-        return [*news, *told, *held, *_curves(tracked, runs, points)]
+        return [*news, *found, *held, *_curves(tracked, runs, points)]
 
-    def _beside(self, tracked: TrackedRun, join: Join, points: Iterable[TrackedPoint], has: frozenset[str]) -> Records:
-        """Of a run whose own processes tell of it: which of the tracker's it is, and metrics that they did not tell, of
-        an evaluation elsewhere. Those once it is over, since until then they may only be late."""
+    def _supplement(
+        self, tracked: TrackedRun, join: Join, points: Iterable[TrackedPoint], has: frozenset[str]
+    ) -> Records:
+        """For a run that its own processes report: the tracker's run, and metrics that they did not report, such as
+        those of an evaluation elsewhere. Metrics follow once the run has ended: before that they may only be late."""
         assert join.run is not None  # noqa: S101 - it is joined to one
         ranks = self._runs[join.run]
         begun_ms = min((one.started_ms for one in ranks), default=tracked.started_ms)
-        told: Records = [] if join.how == "told" else [_event(tracked, join.run, begun_ms)]
+        found: Records = [] if join.how == "process" else [_event(tracked, join.run, begun_ms)]
         if tracked.ended_ms is None:
-            return told
+            return found
         attempt = max((one.attempt for one in ranks), default=1)
         rest = (point for point in points if point.name not in has)
-        return told + [_metric(point, tracked, join.run, attempt, 0) for point in rest]
+        return found + [_metric(point, tracked, join.run, attempt, 0) for point in rest]
 
     def _places(self, tracked: TrackedRun, join: Join) -> Iterable[_TrackedRank]:
-        """Every GPU that the workload held while the run went on; a pod that holds none is a place as well."""
+        """Every GPU that the workload held while the run was active; a pod that holds none counts as well."""
         for pod in sorted(join.pods, key=lambda pod: (pod.attempt, pod.name)):
             holds = [hold for hold in self._holds[pod.pod_uid] if _overlaps(tracked, hold.from_ms, hold.to_ms)]
             common = (pod.pod_uid, pod.workload_uid, pod.cluster, pod.attempt)
@@ -210,7 +216,7 @@ class Joiner:
 
 
 class _TrackedRank(NamedTuple):
-    """One rank's, or none that is known."""
+    """The location of one rank, as far as it is known."""
 
     pod_uid: str | None = None
     workload_uid: str | None = None
@@ -223,7 +229,7 @@ class _TrackedRank(NamedTuple):
 
 
 def _names(workload: Workload, tracked: TrackedRun) -> Iterable[str]:
-    """What a workload is called; the last is how a stamp says it."""
+    """The names of a workload; the last is the form in a stamp."""
     if tracked.where.namespace in (None, workload.namespace):
         yield workload.name
     yield f"{workload.namespace}/{workload.name}"
@@ -248,7 +254,7 @@ def _ended(tracked: TrackedRun, place: _TrackedRank, places: list[_TrackedRank])
 
 
 def _news(runs: list[Run], before: Mapping[tuple[int, int], Run]) -> Iterable[Run]:
-    """Records that say something else than the last one did, later than that."""
+    """Records that differ from the last one, with a later time."""
     for run in runs:
         last = before.get((run.attempt, run.rank))
         if last is None:
@@ -258,7 +264,7 @@ def _news(runs: list[Run], before: Mapping[tuple[int, int], Run]) -> Iterable[Ru
 
 
 def _curves(tracked: TrackedRun, runs: list[Run], points: Iterable[TrackedPoint]) -> Iterable[Metric]:
-    """Values, each of the attempt that went on then; its first rank speaks for all."""
+    """Values, each of the attempt that ran then; its first rank represents all."""
     first: dict[int, Run] = {}
     for one in runs:
         first.setdefault(one.attempt, one)
@@ -293,7 +299,7 @@ def _metric(point: TrackedPoint, tracked: TrackedRun, run: str, attempt: int, ra
     )
 
 
-# -- a folder that knows of nothing but trackers -----------------------------------------------------------------------
+# -- a folder that has only trackers' runs -----------------------------------------------------------------------
 
 
 def _own_places(tracked: TrackedRun, until_ms: int) -> list[_TrackedRank]:
@@ -341,7 +347,7 @@ def _held(tracked: TrackedRun, places: list[_TrackedRank], until_ms: int, at_ms:
         ),
     ]
     for place in places:
-        assert place.node_uid is not None  # noqa: S101 - it is of our own making
+        assert place.node_uid is not None  # noqa: S101 - created by _own_places
         assert place.slot_index is not None  # noqa: S101 - likewise
         records.append(_own_slot(tracked, place.node_uid, place.slot_index, until_ms, at_ms))
         records.append(

@@ -283,7 +283,7 @@ def _of_runs(store: Store, launches: set[str], runs: set[str], known: RunContext
     launch_of = {(run, attempt): launch for run, attempt, launch, _ in attempts}
     return known._replace(
         ranks=ranks,
-        heard_ms={
+        last_report_ms={
             (launch_of[run, attempt], rank): to_ms
             for run, attempt, rank, to_ms in windows
             if (run, attempt) in launch_of

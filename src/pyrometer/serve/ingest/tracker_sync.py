@@ -36,7 +36,7 @@ SDK_WAIT_MS = MS_PER_HOUR  # for the records of a run whose processes have the S
 MAX_AMBIGUOUS = 10  # joins that are described
 UNJOINED, AMBIGUOUS = "not joined", "not joined, because more than one workload matches"
 JOINED = {
-    "told": "joined by records of their processes",
+    "process": "joined by records of their processes",
     "tag": "joined by their tags",
     "pod": "joined by their pods",
     "host": "joined by host and time",
@@ -126,7 +126,7 @@ def known_records(store: Store, tracked: list[TrackedRun], *, local: bool) -> Tr
     is_known = sources - set(TRACKERS) or store.has("node")
     until_ms = store.newest_ms(["node", "slot", "pod", "allocation", "run"], now_ms) if is_known else None
     return TrackerContext(
-        told={(kind, reason): run for kind, reason, run in joined},
+        reported={(kind, reason): run for kind, reason, run in joined},
         runs={(run.run, run.attempt, run.rank): run for run in runs}.values(),
         workloads=newest_records(store, Workload, "workload_uid", "true", [], "true"),
         pods=[pod for pod in pods if not pod.pod_uid.startswith(tuple(f"{name}:" for name in TRACKERS))],
