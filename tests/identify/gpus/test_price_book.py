@@ -223,42 +223,6 @@ def test_a_book_of_bytes_is_an_error(tmp_path):
 # -- which apply ------------------------------------------------------------------------------------------------------
 
 
-def test_a_price_for_the_short_name_is_for_the_product_name_too():
-    written = Price(0, 2_000_000, 0, gpu_model="h100-sxm")
-    assert written._replace(gpu_model=H100) in prices_for([H100], [written])
-    assert written._replace(gpu_model=f"{H100}-SHARED") in prices_for([f"{H100}-SHARED"], [written])
-
-
-def test_a_price_for_the_product_name_is_for_it():
-    written = Price(0, 2_000_000, 0, gpu_model=H100)
-    assert written in prices_for([H100], [written])
-
-
-def test_a_price_for_another_model_is_left_out():
-    written = Price(0, 2_000_000, 0, gpu_model="H100-PCIE")
-    assert [price.source for price in prices_for([H100], [written])] == ["list"]
-
-
-def test_a_price_for_an_unknown_model_is_by_its_own_name():
-    written = Price(0, 2_000_000, 0, gpu_model="contoso x1")
-    assert prices_for([UNKNOWN], [written]) == [written._replace(gpu_model=UNKNOWN)]
-
-
-def test_a_price_for_any_model_is_kept_once():
-    written = Price(0, 2_000_000, 0)
-    applying = prices_for([H100, UNKNOWN, None], [written])
-    assert applying.count(written) == 1
-    assert [price for price in applying if price.source != "list"] == [written]
-
-
-def test_list_prices_are_marked_as_assumed():
-    assert prices_for([H100], []) == [Price(0, LIST_H100, 0, gpu_model=H100, source="list", assumed=True)]
-
-
-def test_no_list_price_is_made_up():
-    assert prices_for([UNKNOWN, None, "NVIDIA H20"], []) == []  # the table knows the H20, but no public price
-
-
 # -- in the ledger ----------------------------------------------------------------------------------------------------
 
 START = ms(2026, 3, 31, 22)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyrometer.identify.kubernetes.attempts import Attempts
 from pyrometer.model.records import Node, Pod, Workload
-from tests.identify.kubernetes.test_cluster import T0, Watched, node, owner, pod
+from tests.support.watched_cluster import T0, WatchedCluster, node, owner, pod
 
 JOB = owner("PyTorchJob", "llama", "kubeflow.org")
 PODS, GENERATIONS = 4, 3
@@ -35,11 +35,11 @@ class Life(NamedTuple):
         return pod(self.name, 1, start_ms=self.start_ms, phase="Failed", end_ms=self.end_ms, code=1)
 
 
-def attempts(watched: Watched) -> dict[str, int]:
+def attempts(watched: WatchedCluster) -> dict[str, int]:
     return {record.name: record.attempt for record in watched.newest(Pod)}
 
 
-def listed(watched: Watched, lives: list[Life]) -> None:
+def listed(watched: WatchedCluster, lives: list[Life]) -> None:
     """A list after the fact."""
     watched.now_ms = LATER_MS
     for life in lives:
@@ -55,18 +55,18 @@ class TestGangsThatEndedUnseen:
     @pytest.mark.parametrize("order", [1, -1])
     def test_pods_of_one_gang_are_one_attempt(self, order: int) -> None:
         lives = [life for generation in range(3) for life in over(generation)]
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         listed(watched, lives[::order])
         assert attempts(watched) == {life.name: life.generation + 1 for life in lives}
 
     def test_pods_that_end_within_the_second_in_which_they_begin(self) -> None:
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         listed(watched, over(0, seconds=0))
         assert set(attempts(watched).values()) == {1}
 
     def test_one_that_still_hangs_belongs_to_those_that_crashed(self) -> None:
         crashed = over(0)
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         listed(watched, [*crashed[:3], crashed[3]._replace(end_ms=None)])
         assert set(attempts(watched).values()) == {1}
 
@@ -74,13 +74,13 @@ class TestGangsThatEndedUnseen:
         first, *rest = over(0)
         early = first._replace(end_ms=first.start_ms + 10_000)
         again = Life("again", 0, first.start_ms + 15_000, first.end_ms)
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         listed(watched, [early, again, *rest])  # nothing overlaps both when they are seen
         assert set(attempts(watched).values()) == {1}
 
     def test_a_list_that_has_the_new_gang_before_the_end_of_the_old_one(self) -> None:
         old, new = over(0), over(1)
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         for life in old:
             watched.see(life.running(), chain=(JOB,))
         listed(watched, [*new, *old])
@@ -88,7 +88,7 @@ class TestGangsThatEndedUnseen:
 
     def test_a_gang_that_vanished_while_nobody_watched(self) -> None:
         old, new = over(0), over(1)
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         for life in old:
             watched.see(life.running(), chain=(JOB,))
         last_live_ms = watched.now_ms
@@ -102,20 +102,20 @@ class TestGangsThatEndedUnseen:
 
     def test_a_node_whose_clock_is_ahead(self) -> None:
         """It was seen to be over before the next one was created."""
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         watched.see(pod("a", phase="Failed", end_ms=T0 + 500_000, code=1), chain=(JOB,))
         watched.see(pod("b", start_ms=watched.now_ms), chain=(JOB,))
         assert attempts(watched) == {"a": 1, "b": 2}
 
     def test_one_that_is_replaced_within_the_second_in_which_it_was_created(self) -> None:
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         watched.see(pod("a"), chain=(JOB,), after_s=0)
         watched.see(pod("a", phase="Failed", end_ms=T0, code=1), chain=(JOB,), after_s=0)
         watched.see(pod("b"), chain=(JOB,), after_s=0)
         assert attempts(watched) == {"a": 1, "b": 2}
 
     def test_members_that_were_there_together_stay_so_when_one_ends_within_the_second(self) -> None:
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         watched.see(pod("a"), chain=(JOB,), after_s=0)
         watched.see(pod("b"), chain=(JOB,), after_s=0)
         watched.see(pod("a", phase="Failed", end_ms=T0, code=1), chain=(JOB,), after_s=0)
@@ -123,7 +123,7 @@ class TestGangsThatEndedUnseen:
 
     def test_a_pod_that_says_its_attempt_is_believed(self) -> None:
         jobset = owner("JobSet", "sim", "jobset.x-k8s.io")
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         watched.now_ms = LATER_MS
         for generation in (2, 0, 1):
             for life in over(generation, seconds=150):  # they overlap: old pods end while new ones begin
@@ -134,14 +134,14 @@ class TestGangsThatEndedUnseen:
 
 
 class TestAfterARestartOfTheCollector:
-    def resumed(self, before: Watched) -> Watched:
-        after = Watched()
+    def resumed(self, before: WatchedCluster) -> WatchedCluster:
+        after = WatchedCluster()
         after.cluster.resume(before.newest(Node), before.newest(Pod), [], before.newest(Workload), [])
         after.see(node())
         return after
 
     def test_gangs_that_came_and_went_meanwhile(self) -> None:
-        before = Watched(node())
+        before = WatchedCluster(node())
         for life in over(0):
             before.see(life.running(), chain=(JOB,))
         after = self.resumed(before)
@@ -151,10 +151,10 @@ class TestAfterARestartOfTheCollector:
 
     def test_what_was_stored_stays_and_nothing_is_added_to_it(self) -> None:
         """An older version counted each pod of a gang as an attempt."""
-        before = Watched(node())
+        before = WatchedCluster(node())
         listed(before, over(1))
         stored = [record._replace(attempt=number) for number, record in enumerate(before.newest(Pod), 1)]
-        after = Watched()
+        after = WatchedCluster()
         after.cluster.resume(before.newest(Node), stored, [], before.newest(Workload), [])
         listed(after, [*over(0), *over(1), *over(2)])
         found = attempts(after)
@@ -165,7 +165,7 @@ class TestAfterARestartOfTheCollector:
         }
 
     def test_what_is_forgotten_is_not_counted_again(self) -> None:
-        watched = Watched(node())
+        watched = WatchedCluster(node())
         listed(watched, over(0))
         for life in over(0):
             watched.see(life.now(), gone=True, chain=(JOB,))
@@ -202,7 +202,7 @@ def histories(draw: st.DrawFn, *, at_once: bool = False) -> list[Life]:
 @given(histories(), st.data())
 def test_the_number_of_an_attempt_is_that_of_its_gang(lives: list[Life], data: st.DataObject) -> None:
     """Some is watched live, until the connection is lost; then everything is listed, in any order, perhaps twice."""
-    watched = Watched(node(gpus=100))
+    watched = WatchedCluster(node(gpus=100))
     lost_ms = T0 + 1_000 * data.draw(st.integers(-1, 120))
     changes = [(life.start_ms, life.name, life.running()) for life in lives]
     changes += [(life.end_ms, life.name, life.now()) for life in lives if life.end_ms is not None]
@@ -220,7 +220,7 @@ def test_the_number_of_an_attempt_is_that_of_its_gang(lives: list[Life], data: s
 def test_what_is_not_seen_adds_no_attempts(lives: list[Life], data: st.DataObject) -> None:
     """Pods of a gang that were there at the same time are one attempt, whichever of them are seen."""
     seen = [life for life in lives if data.draw(st.booleans())]
-    watched = Watched(node(gpus=100))
+    watched = WatchedCluster(node(gpus=100))
     listed(watched, data.draw(st.permutations(seen)))
     order = sorted({life.generation for life in seen})
     assert attempts(watched) == {life.name: order.index(life.generation) + 1 for life in seen}

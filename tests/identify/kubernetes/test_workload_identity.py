@@ -13,7 +13,7 @@ from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ObservedObject
 from pyrometer.identify.kubernetes.cluster import Cluster
 from pyrometer.identify.kubernetes.workload_identity import ungenerated
-from pyrometer.identify.kubernetes.workload_kinds import RuleError, known_kinds
+from pyrometer.identify.kubernetes.workload_kinds import RuleError
 from pyrometer.model.records import Owner, Pod, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import SHARE_WHOLE
@@ -87,23 +87,6 @@ def test_every_kind_is_known(path: Path) -> None:
     assert told(case) == case["expect"]
 
 
-def test_every_kind_of_the_table_has_a_fixture() -> None:
-    shown = {
-        (one["apiVersion"].rpartition("/")[0], one["kind"])
-        for path in GOLDEN
-        for one in yaml.safe_load(path.read_text())["owners"]
-    }
-    kinds = known_kinds()
-    same_shape = {
-        ("serving.kserve.io", "LLMInferenceService"),
-        ("machinelearning.seldon.io", "SeldonDeployment"),
-        ("run.ai", "InteractiveWorkload"),
-        ("run.ai", "InferenceWorkload"),
-        ("run.ai", "DistributedWorkload"),
-    }
-    assert set(kinds.by_owner) - shown == same_shape
-
-
 def test_owners_are_written_down_with_the_chain_between_them() -> None:
     case = yaml.safe_load((Path(__file__).parents[1] / "golden" / "trainjob.yaml").read_text())
     cluster, seen = seen_of(case, Settings())
@@ -175,25 +158,6 @@ class TestRulesOfOnesOwn:
             "expect": {"uid": "test/ns/Slot/L7", "kind": "Slot", "name": "L7"},
         }
         assert told(case, settings) == case["expect"]
-
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ("- {group: a}", "has no `kind`"),
-            ("- {kind: A}", "needs one of `group`"),
-            ("- {kind: A, group: b, colour: red}", "has 'colour'. Known: kind,"),
-            ("- {kind: A, group: b, rank: index}", "'index' is not a field"),
-            ("kind: A", "is not a list of rules"),
-            ("- [", "cannot be read"),
-        ],
-    )
-    def test_a_rule_that_cannot_be_used_says_which(self, tmp_path: Path, text: str, said: str) -> None:
-        with pytest.raises(RuleError, match=said.replace("[", r"\[")):
-            known_kinds(self.rules(tmp_path, text).workload_rules)
-
-    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(RuleError, match="cannot be read"):
-            known_kinds(str(tmp_path / "missing.yaml"))
 
 
 def test_team_rules_are_asked_in_their_order() -> None:
