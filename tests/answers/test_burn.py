@@ -32,9 +32,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 def test_it_says_what_why_says_about_the_same_time(store: Store) -> None:
-    said, explained = (ask(store, TWO_HOURS, Settings(), zone=UTC) for ask in (burn, why))
+    burned, explained = (ask(store, TWO_HOURS, Settings(), zone=UTC) for ask in (burn, why))
     shared = ("window", "timezone", "origin", "total", "prices_assumed", "states", "evidence", "teams")
-    assert {name: said[name] for name in shared} == {name: explained[name] for name in shared}
+    assert {name: burned[name] for name in shared} == {name: explained[name] for name in shared}
 
 
 def test_nobody_s_time_is_the_platform_s_and_of_no_experiment(store: Store) -> None:

@@ -291,7 +291,7 @@ def test_as_much_fits_as_can(evidence, true, found):
 
 class TestTruthsThatAreNone:
     @pytest.mark.parametrize(
-        ("change", "said"),
+        ("change", "message"),
         [
             ({"evidence": "magic"}, "its evidence is 'magic'"),
             ({"cells": [{"state": "train"}]}, "lack 'workload_uid'"),
@@ -300,8 +300,8 @@ class TestTruthsThatAreNone:
             ({"findings": [finding(**{"from": "yesterday"})]}, "yesterday"),
         ],
     )
-    def test_they_say_why(self, change, said):
-        with pytest.raises(TruthError, match=said):
+    def test_they_say_why(self, change, message):
+        with pytest.raises(TruthError, match=message):
             score(truth() | change, {"findings": [finding()]}, [])
 
     @pytest.mark.parametrize("window", [None, {}, {"from": "2026-01-01T00:00:00Z", "to": "soon"}])
@@ -312,7 +312,7 @@ class TestTruthsThatAreNone:
 
 @pytest.fixture(scope="module")
 def hung(tmp_path_factory):
-    """A night with a hang, what `why` says of it, and its cells."""
+    """A night with a hang, its answer of `why`, and its cells."""
     reports = [event("stuck", 40, rank, step=3999 - (rank == 2)) for rank in range(4)]
     windows = [w for rank in range(4) for w in steps(rank, 0, 40, forward_ms=60_000)]
     window = TimeRange(at(0), at(120))
@@ -327,8 +327,14 @@ def test_a_night_against_its_truth(hung):
     hang = finding(from_min=40, to_min=120, culprit={"rank": 2, "node": "node-1"}, usd_micro=19_200_000)
     true = [cell("train", 4 * 40 / 60), cell("hang", 4 * 20 / 60), cell("hang", 4, hour=1)]
     assert answer["total"]["gpu_ms"] == sum(c["gpu_ms"] for c in cells)
-    said = score(truth([hang], true), answer, cells)
-    assert (*figures(said), said["culprit"], said["state_error"], said["usd_error"]) == (1.0, 1.0, 1.0, 0.0, 0.0)
+    result = score(truth([hang], true), answer, cells)
+    assert (*figures(result), result["culprit"], result["state_error"], result["usd_error"]) == (
+        1.0,
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+    )
     other = deepcopy(true)
     other[0]["state"] = "evaluate"
     assert score(truth([hang], other), answer, cells)["state_error"] == 0.3333

@@ -1,4 +1,4 @@
-"""Waste is split into what findings explain and the rest; a share beside dollars is a share of dollars."""
+"""Waste is split into what findings explain and the rest; a share next to dollars is a share of dollars."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ HUNG = [
 
 
 def why(folder: Path, records: list[Any], **parameters: str) -> dict[str, Any]:
-    told = Settings(finding_min_usd_micro=0)
+    settings = Settings(finding_min_usd_micro=0)
     with Store(folder, create=True) as store:
         store.append(records)
-        covered = bring_up_to_date(store, told, now_ms=clusters.START_MS + 1000 * clusters.HOUR)
+        covered = bring_up_to_date(store, settings, now_ms=clusters.START_MS + 1000 * clusters.HOUR)
         assert covered is not None
-        return question("why", {"all": "1", **parameters}, told)(store, covered)
+        return question("why", {"all": "1", **parameters}, settings)(store, covered)
 
 
 @pytest.mark.parametrize("price", [True, False])

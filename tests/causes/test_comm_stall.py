@@ -16,7 +16,7 @@ from tests.support.clusters import MINUTE, at, cluster, explain, minutes, two_ra
 
 
 def trains(name, comm, *, nodes=(0, 1), hours=2, steps=lambda minute: 100):
-    """A job of two GPUs a node; `comm` says how many milliseconds of each minute of each rank are communication."""
+    """A job of two GPUs per node; `comm` returns the milliseconds of communication in a minute of a rank."""
     records = []
     for rank, place, there in two_ranks_per_node(name, nodes):
         records += there

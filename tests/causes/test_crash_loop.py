@@ -145,7 +145,7 @@ class TestWithKubernetesAlone:
         assert [one["gpu_ms"] for one in both] == [2 * 3 * 5 * MINUTE] * 2
 
     def test_a_gang_fails_whichever_of_its_pods_is_still_there(self, tmp_path):
-        """While nobody watched: the others of each attempt were deleted, and were not seen."""
+        """While the collector was down, the others of each attempt were deleted, and were not seen."""
         unseen = Event(at(0) - MINUTE, "watch_gap", 60 * MINUTE, "test")
         records = [*cluster(), *self.parts(0, 3, 1, gang_pods=4), unseen]
         assert only(explain(tmp_path, records))["gpu_ms"] == 2 * 3 * 5 * MINUTE
@@ -168,7 +168,7 @@ class TestWithKubernetesAlone:
 
     def test_containers_that_are_restarted_in_their_pod(self, tmp_path):
         finding = only(explain(tmp_path, self.restarts(2, 3, 2, 3)))
-        assert interval(finding) == minutes(0, 25)  # the life after the last restart goes on
+        assert interval(finding) == minutes(0, 25)  # the life after the last restart continues
         assert finding["gpu_ms"] == 2 * 25 * MINUTE  # what ran unseen, and what was waited for the next container
         assert finding["evidence"][1] == "its pods ended with Error"
 

@@ -20,7 +20,7 @@ MINUTE = clusters.MINUTE
 def training(
     name, node, *, digest="d1", from_min=0, ended_min=None, outcome=None, run=None, workload=None, attempt=1, **more
 ):
-    """A workload of one pod with two GPUs, and its run: windows a minute until it ends."""
+    """A workload of one pod with two GPUs, and its run: one window per minute until it ends."""
     owner, run = workload or name, run or f"run-{name}"
     place = {"node_uid": node, "pod_uid": f"{name}-0"}
     records = [
@@ -178,14 +178,14 @@ def losses(name, *values):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "sentence"),
     [
         ((3.0, 2.5, 2.2), "their first 3 losses are identical"),
         ((3.0, 2.5, 2.2011), "their first 3 losses differ by at most 0.05%"),
-        ((3.0, 2.7, 2.6), None),  # something that nobody saw was another
+        ((3.0, 2.7, 2.6), None),  # something unrecorded was different
     ],
 )
-def test_losses_have_the_last_word(tmp_path, values, said):
+def test_losses_have_the_last_word(tmp_path, values, sentence):
     records = [*training("one", "n0"), *training("two", "n1", from_min=20), *losses("one", 3.0, 2.5, 2.2)]
     answer = explain(tmp_path, [*cluster(), *records, *losses("two", *values)])
-    assert [finding["evidence"][1] for finding in answer["findings"]] == ([said] if said else [])
+    assert [finding["evidence"][1] for finding in answer["findings"]] == ([sentence] if sentence else [])

@@ -9,20 +9,26 @@ import pytest
 from pyrometer.account.build.ledger import build
 from pyrometer.account.query.time_range import TimeRange
 from pyrometer.answers.why import why
-from pyrometer.causes._stacks import innermost
 from pyrometer.model.records import Event, StepWindow
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
+from tests.support import clusters
 from tests.support.clusters import (
     HOUR,
     MINUTE,
     START_MS,
+    all_ranks,
     at,
     cluster,
+    event,
     explain,
     findings_of,
     interval,
+    job,
     minutes,
+    run,
+    samples,
+    sole_finding,
     two_ranks_per_node,
 )
 
@@ -44,24 +50,29 @@ Thread 0x00007f00 (most recent call first):
 STOPPED = "stopped by a signal (state T)"
 
 
-def said(rank, phase, *, step=400, stack=None, minute=40.0, kind="stuck"):
+def report(rank, phase, *, step=400, stack=None, minute=40.0, kind="stuck"):
     return (rank, minute, kind, step, phase, stack)
 
 
-COMM = tuple(said(rank, "comm") for rank in range(4))
+COMM = tuple(report(rank, "comm") for rank in range(4))
 
-# What the ranks of each job said, by the job's name.
+# The reports of the ranks of each job, by the job's name.
 JOBS = {
-    "reads": (said(0, "comm"), said(1, "comm"), said(2, "data", stack=READING, minute=39.99), said(3, "comm")),
-    "an-earlier-step": (*COMM[:3], said(3, "optimizer", step=399)),
-    "saves": (said(0, "checkpoint"), *COMM[1:]),
-    "holds-the-interpreter": (said(0, "comm"), said(1, "forward", stack=HELD), *COMM[2:]),
-    "stopped": (*COMM[:3], said(3, "comm", stack=STOPPED)),
+    "reads": (report(0, "comm"), report(1, "comm"), report(2, "data", stack=READING, minute=39.99), report(3, "comm")),
+    "an-earlier-step": (*COMM[:3], report(3, "optimizer", step=399)),
+    "saves": (report(0, "checkpoint"), *COMM[1:]),
+    "holds-the-interpreter": (report(0, "comm"), report(1, "forward", stack=HELD), *COMM[2:]),
+    "stopped": (*COMM[:3], report(3, "comm", stack=STOPPED)),
     "silent": COMM[:3],
-    "two-of-a-node": (said(0, "data"), said(1, "data"), *COMM[2:]),
-    "two-of-two-nodes": (COMM[0], said(1, "data"), COMM[2], said(3, "data")),
+    "two-of-a-node": (report(0, "data"), report(1, "data"), *COMM[2:]),
+    "two-of-two-nodes": (COMM[0], report(1, "data"), COMM[2], report(3, "data")),
     "nobody": COMM,
-    "moves-again": (said(0, "data"), *COMM[1:], said(0, None, kind="unstuck", minute=50), said(2, "data", minute=52)),
+    "moves-again": (
+        report(0, "data"),
+        *COMM[1:],
+        report(0, None, kind="unstuck", minute=50),
+        report(2, "data", minute=52),
+    ),
 }
 
 
@@ -183,17 +194,8 @@ def test_who_moves_again_is_not_it(hangs):
     assert interval(finding) == minutes(40, 120)
 
 
-@pytest.mark.parametrize("text", ["", "no stack (state D)", STOPPED, 'File "x", line y, in z'])
-def test_a_stack_without_frames_has_no_lines(text):
-    assert innermost(text) == []
-
-
-def test_a_windows_path_is_short_too():
-    assert innermost('  File "C:\\me\\work\\train.py", line 3, in <module>\n') == ["work/train.py:3 in <module>"]
-
-
 def test_a_hang_that_goes_on_is_told_however_little_it_has_cost(tmp_path):
-    """With a limit of a hundred dollars: the one that goes on, and not the one that is over."""
+    """With a limit of a hundred dollars: the ongoing one, and not the one that ended."""
     records = cluster(nodes=4)
     for number, (name, from_min, to_min) in enumerate((("goes-on", 110, None), ("over", 60, 70))):
         for rank, place, there in two_ranks_per_node(name, (2 * number, 2 * number + 1)):
@@ -206,3 +208,54 @@ def test_a_hang_that_goes_on_is_told_however_little_it_has_cost(tmp_path):
     answer = explain(tmp_path, records, settings=Settings(finding_min_usd_micro=100_000_000))
     assert [one["workload"]["name"] for one in answer["findings"]] == ["goes-on"]
     assert {row["state"]: row["gpu_ms"] for row in answer["states"]}["hang"] == 4 * (10 + 10) * MINUTE
+
+
+class TestHang:
+    def records(self, reports):
+        before = all_ranks(0, 40)
+        return [*cluster(), *job(), *run(), *before, *reports]
+
+    def test_the_rank_with_the_lowest_step_is_the_culprit(self, tmp_path):
+        reports = [event("stuck", 40, rank, step=3999 - (rank == 2), reason="backward") for rank in range(4)]
+        finding = sole_finding(explain(tmp_path, self.records(reports)))
+        assert finding["cause"] == "hang"
+        assert finding["culprit"] == {"rank": 2, "node": "node-1", "gpu": 0, "phase": "backward"}
+        assert interval(finding) == minutes(40, 120)
+        assert finding["gpu_ms"] == 4 * 80 * clusters.MINUTE
+        assert finding["usd_micro"] == 4 * 80 * 60_000  # 4 GPUs for 80 minutes at 0.06 dollars per minute
+        assert "after step 3,998 in backward" in finding["evidence"][0]
+        assert finding["what_if"] == {
+            "detected": minutes(41, 0)[0],
+            "detect_s": 60.0,  # the hang's limit: it is reported at any cost
+            "saved_gpu_ms": 4 * 79 * clusters.MINUTE,
+            "saved_usd_micro": 4 * 79 * 60_000,
+            "saved_usd": 18.96,
+            "sentence": "Caught at 20:41, it would have cost $0.24 instead of $19.",
+        }
+
+    def test_a_rank_that_says_nothing_while_the_others_wait_is_the_culprit(self, tmp_path):
+        reports = [event("stuck", 40, rank, step=3999) for rank in (0, 1, 2)]
+        finding = sole_finding(explain(tmp_path, self.records(reports)))
+        assert finding["culprit"]["rank"] == 3
+        assert "rank 3 stopped reporting" in finding["evidence"][0]
+
+    def test_it_ends_where_progress_goes_on(self, tmp_path):
+        reports = [event("stuck", 40, r, step=3999) for r in range(4)] + [event("unstuck", 55.5, r) for r in range(4)]
+        again = all_ranks(56, 120)
+        finding = sole_finding(explain(tmp_path, [*self.records(reports), *again]))
+        assert interval(finding) == minutes(40, 55.5)
+        assert finding["gpu_ms"] == 4 * 15.5 * clusters.MINUTE
+
+    def test_a_spinning_kernel_is_seen_without_the_sdk(self, tmp_path):
+        busy = {"gpu_util_permille": 930, "sm_active_permille": 820, "power_w": 674}
+        spins = {"gpu_util_permille": 1000, "sm_active_permille": 8, "tensor_active_permille": 0, "power_w": 125}
+        telemetry = [
+            sample
+            for number in range(4)
+            for sample in samples(f"n{number // 2}", number % 2, 0, 50, **busy)
+            + samples(f"n{number // 2}", number % 2, 50, 120, **spins)
+        ]
+        finding = sole_finding(explain(tmp_path, [*cluster(), *job(), *telemetry]))
+        assert (finding["cause"], interval(finding)) == ("hang", minutes(50, 120))
+        assert finding["what_if"]["saved_gpu_ms"] == 4 * 69 * clusters.MINUTE
+        assert "a spinning kernel" in finding["evidence"][0]

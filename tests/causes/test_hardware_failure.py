@@ -1,4 +1,4 @@
-"""`hardware_failure` on a small cluster: which device, since when, and what it cost whom."""
+"""`hardware_failure` on a small cluster: which device, its start, and its cost per workload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machines were short of, said beside stalls, gaps and slow saves; and nothing where nothing was measured."""
+"""Saturated resources of nodes, reported with stalls, gaps and slow saves; and nothing without measurements."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def night_of(node, load, *, before=CALM, from_min=30, to_min=60):
     ]
 
 
-def said(folder, records):
+def load_lines(folder, records):
     """What the finding says about machines."""
     return [line for line in only_finding("data_stall", explain(folder, records))["evidence"] if line.startswith("on ")]
 
@@ -94,7 +94,7 @@ def test_it_changes_nothing_else(tmp_path):
     ],
 )
 def test_what_was_short(tmp_path, load, words):
-    assert said(tmp_path, [*stalled(1), *night_of(1, CALM | load)]) == [f"on node-1 {words}"]
+    assert load_lines(tmp_path, [*stalled(1), *night_of(1, CALM | load)]) == [f"on node-1 {words}"]
 
 
 @pytest.mark.parametrize(
@@ -108,37 +108,39 @@ def test_what_was_short(tmp_path, load, words):
     ],
 )
 def test_what_was_not_short_is_not_told(tmp_path, load):
-    assert said(tmp_path, [*stalled(1), *night_of(1, CALM | load)]) == []
+    assert load_lines(tmp_path, [*stalled(1), *night_of(1, CALM | load)]) == []
 
 
 def test_a_disk_that_always_works_that_hard_is_no_sign(tmp_path):
-    assert said(tmp_path, [*stalled(1), *night_of(1, SATURATED, before=SATURATED)]) == []
+    assert load_lines(tmp_path, [*stalled(1), *night_of(1, SATURATED, before=SATURATED)]) == []
 
 
 def test_bursts_are_no_sign(tmp_path):
     load = [NodeSample(at(m), "n1", **(SATURATED if m % 3 == 0 else CALM)) for m in range(120)]
-    assert said(tmp_path, [*stalled(1), *load]) == []
+    assert load_lines(tmp_path, [*stalled(1), *load]) == []
 
 
 def test_two_minutes_are_too_few(tmp_path):
     load = night_of(1, SATURATED)
-    assert said(tmp_path, [*stalled(1), *(row for row in load if not at(32) <= row.time_ms < at(60))]) == []
+    assert load_lines(tmp_path, [*stalled(1), *(row for row in load if not at(32) <= row.time_ms < at(60))]) == []
 
 
 def test_a_stall_from_the_beginning_is_compared_with_the_other_nodes(tmp_path):
     records = [*stalled(1, from_min=0), *node_samples(0, 0, 120, **CALM), *night_of(1, SATURATED, from_min=0)]
-    assert said(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time (31% on its other nodes)"]
+    assert load_lines(tmp_path, records) == [
+        "on node-1 the busiest disk was busy 98% of the time (31% on its other nodes)"
+    ]
 
 
 def test_with_nothing_to_compare_only_what_is_short_is_told(tmp_path):
     load = CALM | {"disk_busy_permille": 980, "network_rx_mib_s": 1950}
     records = [*stalled(1, from_min=0), *node_samples(1, 0, 60, **load)]
-    assert said(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time"]
+    assert load_lines(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time"]
 
 
 def test_a_stall_everywhere_speaks_of_all_nodes(tmp_path):
     load = SATURATED | {"network_rx_mib_s": 1950}
-    assert said(tmp_path, [*stalled(0, 1), *night_of(0, load), *night_of(1, load)]) == [
+    assert load_lines(tmp_path, [*stalled(0, 1), *night_of(0, load), *night_of(1, load)]) == [
         "on its 2 nodes the busiest disk was busy 98% of the time (31% before) and "
         "the network received 1.9 GiB/s each (40 MiB/s before)"
     ]
@@ -151,7 +153,7 @@ def test_a_measure_that_is_missing_costs_only_itself(tmp_path):
         *node_samples(1, 0, 30, disk_busy_permille=310, network_rx_mib_s=40),
         *node_samples(1, 30, 60, **load),
     ]
-    assert said(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time (31% before)"]
+    assert load_lines(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time (31% before)"]
 
 
 def test_gaps_in_the_work_of_gpus(tmp_path):
@@ -193,7 +195,7 @@ class TestSaves:
             for m in range(120)
         ]
 
-    def explain(self, folder, *records):
+    def load_lines(self, folder, *records):
         evidence = only_finding("slow_checkpoint", explain(folder, [record for some in records for record in some]))[
             "evidence"
         ]
@@ -201,19 +203,19 @@ class TestSaves:
 
     def test_what_was_written_while_saving(self, tmp_path):
         load = {"disk_busy_permille": 990, "disk_write_mib_s": 700}
-        assert self.explain(tmp_path, self.records(), self.load(0, **load), self.load(1, **load)) == [
+        assert self.load_lines(tmp_path, self.records(), self.load(0, **load), self.load(1, **load)) == [
             "on its 2 nodes the busiest disk was busy 99% of the time, disks wrote 1.4 GiB/s and "
             "the network sent 60 MiB/s while saving"
         ]
 
     def test_on_the_one_node_that_is_slow(self, tmp_path):
         load = self.load(0, disk_write_mib_s=900), self.load(1, disk_write_mib_s=12)
-        assert self.explain(tmp_path, self.records(only_on=1), *load) == [
+        assert self.load_lines(tmp_path, self.records(only_on=1), *load) == [
             "on node-1 disks wrote 12 MiB/s and the network sent 30 MiB/s while saving"
         ]
 
     def test_without_measurements_nothing_is_said(self, tmp_path):
-        assert self.explain(tmp_path, self.records()) == []
+        assert self.load_lines(tmp_path, self.records()) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`out_of_memory` on a small cluster: the rank that ran out, what it made worthless, and since when."""
+"""`out_of_memory` on a small cluster: the rank that ran out, the work that it lost, and its start."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def attempt_of(number, started_min, ended_min=None, *, first_step_min=None, **mo
 
 class TestOfTheGpu:
     def one(self, **more):
-        """Rank 2 runs out at minute 50; the next attempt goes on from step 3,000, of minute 30."""
+        """Rank 2 runs out at minute 50; the next attempt continues from step 3,000, of minute 30."""
         return [
             *cluster(),
             *job(),

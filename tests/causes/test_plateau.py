@@ -134,7 +134,7 @@ def training(to_min=240, **more):
     return [*cluster(hours=4), *job(), *run(**more), *windows]
 
 
-def asked(folder, records, from_min=0, to_min=240):
+def findings_in(folder, records, from_min=0, to_min=240):
     with Store(folder, create=True) as store:
         store.append(list(records))
         build(store, Settings(), now_ms=at(240))
@@ -148,7 +148,7 @@ def since_min(finding):
 
 
 def test_a_run_that_trains_on_for_nothing(tmp_path):
-    (finding,) = asked(tmp_path, [*training(), *losses()])
+    (finding,) = findings_in(tmp_path, [*training(), *losses()])
     assert finding["cause"] == "plateau"
     assert finding["workload"]["uid"] == "llama"
     assert finding["culprit"] is None
@@ -163,53 +163,53 @@ def test_a_run_that_trains_on_for_nothing(tmp_path):
 
 
 def test_a_run_that_falls_slowly_is_well(tmp_path):
-    assert asked(tmp_path, [*training(), *losses(flat_min=1e9)]) == []
+    assert findings_in(tmp_path, [*training(), *losses(flat_min=1e9)]) == []
 
 
 @pytest.mark.parametrize("stepless", [False, True])
 @pytest.mark.parametrize("name", ["train_loss", "Loss", "train/loss", "nll_loss"])
 def test_names_of_losses(tmp_path, name, stepless):
-    found = asked(tmp_path, [*training(), *losses(name=name, stepless=stepless)])
+    found = findings_in(tmp_path, [*training(), *losses(name=name, stepless=stepless)])
     assert [finding["cause"] for finding in found] == ["plateau"]
 
 
 @pytest.mark.parametrize(("name", "goal"), [("lr", None), ("loss_scale", None), ("loss", "max")])
 def test_other_metrics_are_none(tmp_path, name, goal):
-    assert asked(tmp_path, [*training(), *losses(name=name, goal=goal)]) == []
+    assert findings_in(tmp_path, [*training(), *losses(name=name, goal=goal)]) == []
 
 
 def test_the_loss_that_is_trained_on_counts(tmp_path):
     falling = losses(flat_min=1e9)
-    assert asked(tmp_path, [*training(), *falling, *losses(name="val_loss")]) == []
+    assert findings_in(tmp_path, [*training(), *falling, *losses(name="val_loss")]) == []
 
 
 def test_without_a_loss_nothing_is_said(tmp_path):
-    assert asked(tmp_path, training()) == []
+    assert findings_in(tmp_path, training()) == []
 
 
 def test_a_run_whose_loss_is_no_number_is_another_cause(tmp_path):
     broken = [m._replace(value=math.nan) if m.time_ms > at(200) else m for m in losses()]
     reports = [event("nonfinite_loss", 200, 0, step=20_000)]
-    assert [f["cause"] for f in asked(tmp_path, [*training(), *broken, *reports])] == ["diverged"]
+    assert [f["cause"] for f in findings_in(tmp_path, [*training(), *broken, *reports])] == ["diverged"]
 
 
 def test_it_ends_with_the_run(tmp_path):
     records = [*training(220, ended_ms=at(220), outcome="succeeded"), *losses(until_min=220)]
-    found = {finding["cause"]: finding for finding in asked(tmp_path, records)}
+    found = {finding["cause"]: finding for finding in findings_in(tmp_path, records)}
     assert found["plateau"]["to"] == iso(at(220), UTC)
 
 
 def test_a_window_that_cuts_it(tmp_path):
-    (finding,) = asked(tmp_path, [*training(), *losses()], 150, 230)
+    (finding,) = findings_in(tmp_path, [*training(), *losses()], 150, 230)
     assert (finding["from"], finding["to"]) == (iso(at(150), UTC), iso(at(230), UTC))
     assert finding["gpu_ms"] == 4 * 80 * MINUTE
 
 
 def test_a_window_before_it(tmp_path):
-    assert asked(tmp_path, [*training(), *losses()], 0, 120) == []
+    assert findings_in(tmp_path, [*training(), *losses()], 0, 120) == []
 
 
 def test_unpriced_time_is_found_too(tmp_path):
     records = [r for r in training() if not isinstance(r, Price)]
-    (finding,) = asked(tmp_path, [*records, *losses()])
+    (finding,) = findings_in(tmp_path, [*records, *losses()])
     assert finding["usd_micro"] is None

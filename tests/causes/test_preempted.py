@@ -50,7 +50,7 @@ def second(started_min, first_step_min, resumed_step, to_min=120):
     return [*pods, *(r._replace(pod_uid=f"again-{r.rank // 2}") for r in (*ranks, *windows))]
 
 
-def night(*told_it, resumed_step=4000, saved_min=40):
+def night(*evictions, resumed_step=4000, saved_min=40):
     """Preempted at minute 50, at step 5,000; back at minute 60, with its first step done at minute 68."""
     return [
         *cluster(),
@@ -59,7 +59,7 @@ def night(*told_it, resumed_step=4000, saved_min=40):
         *all_ranks(0, 50),
         event("checkpoint_saved", saved_min, 0, step=saved_min * 100),
         *second(60, 68, resumed_step),
-        *told_it,
+        *evictions,
     ]
 
 

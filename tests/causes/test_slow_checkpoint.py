@@ -24,7 +24,7 @@ def saves_at(times, took_s):
 
 
 def trains(name, saves, *, nodes=(0, 1), of_rank=lambda rank, minute, took_s: took_s, hours=2, run=None):
-    """A job of two GPUs a node with windows of a minute; a save is a window without steps."""
+    """A job of two GPUs per node with windows of a minute; a save is a window without steps."""
     run = run or name
     records = []
     for rank, place, there in two_ranks_per_node(name, nodes, run):
@@ -87,7 +87,7 @@ def test_two_in_a_row_of_a_run_whose_saves_are_long(tmp_path):
     saves = saves_at(range(5, 60, 6), 60) | saves_at((70, 78), 230)
     finding = only(explain(tmp_path, [*cluster(), *trains("llama", saves)]))
     assert (finding["from"], finding["to"]) == minutes(70, 78 + 230 / 60)
-    assert finding["what_if"]["detected"] == finding["to"]  # the second one said it
+    assert finding["what_if"]["detected"] == finding["to"]  # the second one was sufficient
 
 
 def test_one_save_that_takes_very_long(tmp_path):
@@ -131,9 +131,9 @@ def test_a_node_that_always_saves_more_is_no_culprit(tmp_path):
 
 
 def test_the_size_says_how_fast(tmp_path):
-    said = [event("checkpoint_saved", 58, 0, step=5500, duration_ms=200_000, message="saved 80 GiB")]
+    saved = [event("checkpoint_saved", 58, 0, step=5500, duration_ms=200_000, message="saved 80 GiB")]
     records = trains("llama", USUAL | saves_at((45, 55, 65), 200), run="run")
-    finding = only(explain(tmp_path, [*cluster(), *records, *said]))
+    finding = only(explain(tmp_path, [*cluster(), *records, *saved]))
     assert finding["evidence"][1] == "80 GiB per save, 410 MiB/s"
 
 

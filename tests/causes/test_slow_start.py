@@ -118,21 +118,21 @@ def test_with_few_starts_several_minutes_are_usual(tmp_path, took_min, found):
 
 
 class TestWhereTheTimeWent:
-    def explain(self, tmp_path, events, **more):
+    def explained(self, tmp_path, events, **more):
         slow = started("llama", nodes=[0, 1, 2], from_min=10, **({"first_step_min": 20.0} | more))
         return only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow, *events]))
 
     def test_one_node_pulled_the_image_far_slower(self, tmp_path):
         pulls = [pulled(f"llama-{i}", f"n{i}", 26 if i == 1 else 11, 16 if i == 1 else 1) for i in range(3)]
         late = [of_rank("rendezvous", 28, rank, 16.5 if rank not in (2, 3) else 0.1) for rank in range(6)]
-        finding = self.explain(tmp_path, [*pulls, *late])
+        finding = self.explained(tmp_path, [*pulls, *late])
         assert finding["culprit"] == {"node": "node-1"}
         assert finding["evidence"][1] == "pulling the image took 16 min on node-1, elsewhere 1 min"
         assert "node-1" in finding["suggestion"]
         assert finding["gpu_ms"] == 6 * 18 * MINUTE  # the others waited with it
 
     def test_all_nodes_pulled_it_slowly(self, tmp_path):
-        finding = self.explain(tmp_path, [pulled(f"llama-{i}", f"n{i}", 26, 15 + i / 2) for i in range(3)])
+        finding = self.explained(tmp_path, [pulled(f"llama-{i}", f"n{i}", 26, 15 + i / 2) for i in range(3)])
         assert finding["culprit"] is None
         assert "pulling the image took 16 min" in finding["evidence"][1]
 
@@ -141,12 +141,12 @@ class TestWhereTheTimeWent:
         [("compiled", "compiling the model"), ("restored", "loading the checkpoint"), ("rendezvous", "rendezvous")],
     )
     def test_phases_of_the_program(self, tmp_path, kind, words):
-        finding = self.explain(tmp_path, [of_rank(kind, 29, rank, 15) for rank in range(6)])
+        finding = self.explained(tmp_path, [of_rank(kind, 29, rank, 15) for rank in range(6)])
         assert finding["evidence"][1] == f"{words} took 15 min"
         assert finding["culprit"] is None
 
     def test_one_node_restored_far_slower(self, tmp_path):
-        finding = self.explain(tmp_path, [of_rank("restored", 29, rank, 15 if rank > 3 else 2) for rank in range(6)])
+        finding = self.explained(tmp_path, [of_rank("restored", 29, rank, 15 if rank > 3 else 2) for rank in range(6)])
         assert finding["culprit"] == {"node": "node-2"}
 
     def test_one_node_began_its_program_far_later(self, tmp_path):
@@ -157,13 +157,13 @@ class TestWhereTheTimeWent:
         assert finding["evidence"][1] == "starting the program took 18 min longer on node-2"
 
     def test_a_phase_that_explains_little_is_not_named(self, tmp_path):
-        finding = self.explain(tmp_path, [of_rank("compiled", 29, rank, 2) for rank in range(6)])
+        finding = self.explained(tmp_path, [of_rank("compiled", 29, rank, 2) for rank in range(6)])
         assert len(finding["evidence"]) == 1
 
     def test_windows_know_of_compiling_too(self, tmp_path):
         place = {"node_uid": "n0", "slot_index": 0, "pod_uid": "llama-0"}
         first = StepWindow(at(11), at(30), "llama", 1, 0, first_step=0, steps=1, compile_ms=17 * MINUTE, **place)
-        assert "compiling the model took 17 min" in self.explain(tmp_path, [first])["evidence"][1]
+        assert "compiling the model took 17 min" in self.explained(tmp_path, [first])["evidence"][1]
 
 
 def test_a_single_pod_s_node_is_compared_with_the_fleet(tmp_path):

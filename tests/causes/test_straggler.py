@@ -15,12 +15,16 @@ from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from tests.support.clusters import (
     HOUR,
+    NORMAL_STEP_MS,
     START_MS,
+    all_ranks,
     at,
     cluster,
     explain,
     findings_of,
+    interval,
     job,
+    minutes,
     only_finding,
     run,
     steps,
@@ -111,3 +115,25 @@ def test_a_rank_without_a_gpu_is_not_told_to_look_at_one():
     on_gpu, on_cpu = (_suggestion(1, "laptop", _SlowRank(node, 0, "forward", 30)) for node in ("n0", "cpu:laptop:x:1"))
     assert "clocks" in on_gpu
     assert "GPU" not in on_cpu
+
+
+class TestStraggler:
+    @pytest.mark.parametrize("phase", ["forward", "backward", "copy", "garbage", "data"])
+    def test_the_slow_rank_and_its_phase(self, tmp_path, phase):
+        slow = NORMAL_STEP_MS | {f"{phase}_ms": NORMAL_STEP_MS.get(f"{phase}_ms", 0) + 5_000, "comm_ms": 1_500}
+        waiting = NORMAL_STEP_MS | {"comm_ms": 6_500}
+        windows = [w for rank in range(4) for w in steps(rank, 20, 100, **(slow if rank == 3 else waiting))]
+        records = [*cluster(), *job(), *run(), *all_ranks(0, 20), *windows, *all_ranks(100, 120)]
+        found = {finding["cause"]: finding for finding in explain(tmp_path, records)["findings"]}
+        assert set(found) == {"straggler"}
+        culprit = found["straggler"]["culprit"]
+        assert culprit == {"rank": 3, "node": "node-1", "gpu": 1, "phase": phase}
+        assert interval(found["straggler"]) == minutes(20, 100)
+        assert found["straggler"]["gpu_ms"] == 3 * 80 * 5_000
+
+    def test_equal_waiting_is_communication_not_a_straggler(self, tmp_path):
+        answer = explain(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120, comm_ms=9_000)])
+        assert answer["findings"] == []
+        states = {row["state"]: row["gpu_ms"] for row in answer["states"]}
+        assert states["comm_stall"] == 4 * 120 * 9_000
+        assert "straggler_wait" not in states

@@ -1,4 +1,4 @@
-"""`stranded`: free GPUs beside pods that wait for them, and never more than they asked for."""
+"""`stranded`: free GPUs next to pods that wait for them, and never more than they request."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ def workload(name="llama", **more):
 
 def waits(name, owner="llama", *, gpus=2, from_min=10.0, to_min=None, node=None, share=None, **more):
     """A pod that was pending from one time to another; then it holds a node's first GPUs, or is still waiting."""
-    asked = {"workload_uid": owner, "created_ms": at(from_min), "gpu_share": share or round(gpus * SHARE_WHOLE)} | more
-    records = [Pod(at(from_min), "test", name, "ml", name, "Pending", **asked)]
+    request = {
+        "workload_uid": owner,
+        "created_ms": at(from_min),
+        "gpu_share": share or round(gpus * SHARE_WHOLE),
+    } | more
+    records = [Pod(at(from_min), "test", name, "ml", name, "Pending", **request)]
     if to_min is not None:
         (placed, *holds) = pod(name, owner, node, gpus=int(gpus), from_min=to_min)
-        records += [placed._replace(**asked), *holds]
+        records += [placed._replace(**request), *holds]
     return records
 
 
@@ -117,8 +121,8 @@ def test_fragments(tmp_path):
     ],
 )
 def test_what_the_scheduler_says(tmp_path, message, suggestion):
-    said = Event(at(12), "failed_scheduling", pod_uid="llama-0", workload_uid="llama", message=message)
-    finding = only(explain(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0"), said]))
+    unscheduled = Event(at(12), "failed_scheduling", pod_uid="llama-0", workload_uid="llama", message=message)
+    finding = only(explain(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0"), unscheduled]))
     assert finding["evidence"][-1] == f"the scheduler reported: {message.rstrip('.')}"
     assert suggestion in finding["suggestion"]
 

@@ -1,4 +1,4 @@
-"""What is remembered gives its name to what is found again: to everybody, and to the team whose it is."""
+"""A finding keeps its ID when it is found again: for all users, and for its own team."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pyrometer.store import Store
 from tests.support import clusters
 
 
-def hang(store: Store, covered: LedgerCoverage, **asked: str) -> dict[str, Any]:
-    return clusters.only_finding("hang", question("why", {"all": "1"} | asked, Settings())(store, covered))
+def hang(store: Store, covered: LedgerCoverage, **parameters: str) -> dict[str, Any]:
+    return clusters.only_finding("hang", question("why", {"all": "1"} | parameters, Settings())(store, covered))
 
 
 def test_it_has_one_name_for_all_who_may_see_it(tmp_path: Path) -> None:
@@ -41,6 +41,6 @@ def test_it_has_one_name_for_all_who_may_see_it(tmp_path: Path) -> None:
             ]
         )
         store.set_meta("findings_looked_ms", str(clusters.at(110)))
-        for asked in ({"team": "nlp"}, later, later | {"team": "nlp"}):
-            found = hang(store, covered, **asked)
+        for parameters in ({"team": "nlp"}, later, later | {"team": "nlp"}):
+            found = hang(store, covered, **parameters)
             assert (found["id"], found["seen"], found["owner_uid"]) == ("ours", iso(clusters.at(40), UTC), "llama")

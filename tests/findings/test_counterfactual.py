@@ -59,16 +59,16 @@ def test_dollars_saved_are_part_of_those_that_were_spent(found, known_ms):
     wholes = [added((), parts) for parts in found]
     for parts, whole, micro in zip(found, wholes, round_rows([w.ms_price for w in wholes]), strict=True):
         saved = caught(parts, MINUTE, 0, 40 * MINUTE, known_ms, lambda so_far: True).saved
-        told_micro = saved_usd_micro(whole, micro, saved)
+        stated_micro = saved_usd_micro(whole, micro, saved)
         nothing_priced = saved.gpu_ms > 0 and saved.unpriced_gpu_ms == saved.gpu_ms
-        assert (told_micro is None) == nothing_priced
-        assert 0 <= (told_micro or 0) <= micro
+        assert (stated_micro is None) == nothing_priced
+        assert 0 <= (stated_micro or 0) <= micro
         assert saved_usd_micro(whole, micro, whole) == (None if whole.unpriced_gpu_ms == whole.gpu_ms else micro)
         assert saved_usd_micro(whole, None, saved) is None
 
 
 def test_the_sum_is_what_the_findings_save(tmp_path):
-    """A hang that goes on, and before it steps that another attempt did again: of those nothing could be saved."""
+    """An ongoing hang, and before it steps that another attempt repeated: none of those could be saved."""
     ended = run(ended_ms=at(40), outcome="failed")
     again = [*run(attempt=2, started_min=41, resumed_step=3000), *all_ranks(41, 60, attempt=2, first_step=3000)]
     stuck = [event("stuck", 60, rank, attempt=2, step=4899, reason="forward") for rank in range(4)]

@@ -1,4 +1,4 @@
-"""Why runs failed: the rank that was first, and its exception in one line. A finding about what has ended is over."""
+"""Why runs failed: the rank that was first, and its exception in one line. Findings end with their runs."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_what_a_run_ended_with_is_told_after_all_that_happened_until_then(tmp_pa
     assert [one["what"] for one in shown["lifecycle"]][-1] == "failed"
 
 
-# -- a finding is over when what it is about has ended -----------------------------------------------------------------
+# -- a finding ends with its run or pod -----------------------------------------------------------------
 
 
 def hung(to_min: float | None = None, **ended):
@@ -192,7 +192,7 @@ def hung(to_min: float | None = None, **ended):
 
 
 def hang_until(folder, records, minute: float) -> dict:
-    """The finding about a hang, as of a minute at which nothing has been heard since."""
+    """The finding about a hang, as of a minute without reports since."""
     with Store(folder, create=True) as store:
         store.append(records)
         build(store, Settings(), now_ms=at(minute))

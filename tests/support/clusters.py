@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyrometer.account.build.ledger import build
 from pyrometer.account.query.answer_json import iso
@@ -209,6 +209,12 @@ def only_finding(cause: str, answer: dict[str, Any]) -> dict[str, Any]:
     """The one finding of a cause."""
     (finding,) = findings_of(cause, answer)
     return finding
+
+
+def sole_finding(answer: dict[str, Any]) -> dict[str, Any]:
+    """The only finding of an answer; fails if there are several."""
+    (finding,) = answer["findings"]
+    return cast("dict[str, Any]", finding)
 
 
 def event(kind: str, minute: float, rank: int, *, attempt: int = 1, **more: Any) -> Event:

@@ -1,4 +1,4 @@
-"""Since when a run was already beaten: by the definition, value by value."""
+"""When a run was already beaten: compared with the definition, value by value."""
 
 from __future__ import annotations
 

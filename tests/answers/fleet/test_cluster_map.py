@@ -27,7 +27,7 @@ Asking = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Asking:
+def ask_map(tmp_path: Path) -> Asking:
     """The cluster of some records at a minute."""
 
     def ask(records: list[Any], minute: float | None = None, **more: Any) -> dict[str, Any]:
@@ -58,9 +58,9 @@ def flat(answer: dict[str, Any]) -> list[tuple[str, int, str, str | None, int]]:
     ]
 
 
-def test_every_gpu_is_a_cell_with_its_state_and_its_holder(asked: Asking) -> None:
+def test_every_gpu_is_a_cell_with_its_state_and_its_holder(ask_map: Asking) -> None:
     records = [*cluster(nodes=3), *job(to_min=90), *run(ended_ms=at(90)), *all_ranks(0, 80, comm_ms=0, data_ms=0)]
-    answer = asked(records, 30)
+    answer = ask_map(records, 30)
     assert (answer["at_ms"], answer["from"], answer["to"]) == (at(30), iso(START_MS, UTC), iso(at(120), UTC))
     assert answer["states"] == ["train", "free"]
     assert flat(answer) == [
@@ -80,32 +80,32 @@ def test_every_gpu_is_a_cell_with_its_state_and_its_holder(asked: Asking) -> Non
     assert (answer["queue"], answer["queue_total"]) == ([], 0)
 
 
-def test_without_a_time_it_is_the_newest_minute(asked: Asking) -> None:
-    answer = asked([*cluster(), *job(to_min=90)])
+def test_without_a_time_it_is_the_newest_minute(ask_map: Asking) -> None:
+    answer = ask_map([*cluster(), *job(to_min=90)])
     assert answer["at_ms"] == at(119)
     assert {cell[2] for cell in flat(answer)} == {"free"}
 
 
-def test_the_largest_part_of_a_minute_is_the_cell_s_and_says_its_share(asked: Asking) -> None:
+def test_the_largest_part_of_a_minute_is_the_cell_s_and_says_its_share(ask_map: Asking) -> None:
     pod = Pod(START_MS, "test", "p", "ml", "p", "Running", node_uid="n0", scheduled_ms=START_MS, started_ms=START_MS)
     holds = [
         Allocation(START_MS, "p", "n0", 0, START_MS, None, SHARE_WHOLE * 3 // 4, 0),
         Allocation(START_MS, "p", "n0", 1, at(10.25), None, SHARE_WHOLE),
     ]
-    answer = asked([*cluster(nodes=1), pod, *holds], 10)
+    answer = ask_map([*cluster(nodes=1), pod, *holds], 10)
     assert [(slot, pod, share) for _, slot, _, pod, share in flat(answer)] == [(0, "p", 750), (1, "p", 750)]
     assert sum(answer["counts"].values()) == 2 * MINUTE
     assert answer["counts"]["free"] == MINUTE // 2
 
 
-def test_nodes_are_in_the_order_in_which_people_count(asked: Asking) -> None:
+def test_nodes_are_in_the_order_in_which_people_count(ask_map: Asking) -> None:
     named = [("b", "node-10"), ("b", "node-2"), ("a", "z"), (None, "node-1"), ("b", "node-02"), ("b", "node-²")]
     nodes = [
         Node(time_ms, "test", f"n{number}", name, 1, "Test GPU", pool=pool, instance_type=f"kind-{number}")
         for number, (pool, name) in enumerate(named)
         for time_ms in (START_MS, at(120) - 1)
     ]
-    answer = asked(nodes)
+    answer = ask_map(nodes)
     assert [(pool["pool"], [node["node"] for node in pool["nodes"]]) for pool in answer["pools"]] == [
         ("a", ["z"]),
         ("b", ["node-02", "node-2", "node-10", "node-²"]),
@@ -124,7 +124,7 @@ def test_numbers_in_names_are_numbers(names: list[tuple[str, int]]) -> None:
 
 
 def waiting(name: str, created_min: float, **more: Any) -> list[Any]:
-    """A pod that asked for eight GPUs."""
+    """A pod that requests eight GPUs."""
     pod = Pod(
         at(created_min),
         "test",
@@ -140,12 +140,12 @@ def waiting(name: str, created_min: float, **more: Any) -> list[Any]:
     return [Workload(at(created_min), "test", name, "Job", "ml", name, team="nlp"), pod._replace(**more)]
 
 
-def test_pods_that_wait_are_there_the_longest_first_with_what_the_scheduler_said(asked: Asking) -> None:
-    said = [
+def test_pods_that_wait_are_there_the_longest_first_with_what_the_scheduler_said(ask_map: Asking) -> None:
+    refusals = [
         Event(at(minute), "failed_scheduling", pod_uid="late", message=f"{number}/3 nodes are available")
         for number, minute in enumerate((65, 70))
     ]
-    answer = asked([*cluster(), *waiting("late", 60), *waiting("early", 20), *said])
+    answer = ask_map([*cluster(), *waiting("late", 60), *waiting("early", 20), *refusals])
     assert [(row["pod"], row["waited_ms"], row["reason"]) for row in answer["queue"]] == [
         ("early", 100 * MINUTE, None),
         ("late", 60 * MINUTE, "1/3 nodes are available"),
@@ -168,30 +168,30 @@ def test_pods_that_wait_are_there_the_longest_first_with_what_the_scheduler_said
 
 @pytest.mark.parametrize(("minute", "waits"), [(19, False), (30, True), (39, False), (50, False)])
 def test_a_pod_waited_until_it_was_scheduled_whenever_that_was_written_down(
-    asked: Asking, minute: int, waits: bool
+    ask_map: Asking, minute: int, waits: bool
 ) -> None:
     scheduled = waiting("a", 20, time_ms=at(80), phase="Running", scheduled_ms=at(40) - 1, started_ms=at(41))
-    assert bool(asked([*cluster(), *scheduled], minute)["queue"]) is waits
+    assert bool(ask_map([*cluster(), *scheduled], minute)["queue"]) is waits
 
 
 @pytest.mark.parametrize(("minute", "since"), [(25, 20), (35, None), (60, 50)])
-def test_a_job_that_goes_back_into_its_queue_waits_again(asked: Asking, minute: int, since: int | None) -> None:
-    told = [
+def test_a_job_that_goes_back_into_its_queue_waits_again(ask_map: Asking, minute: int, since: int | None) -> None:
+    changes = [
         *waiting("queued/a/0", 20),
         *waiting("queued/a/0", 20, time_ms=at(30), ended_ms=at(30), phase="Succeeded"),
         *waiting("queued/a/0", 50),
     ]
-    rows = asked([*cluster(), *told], minute)["queue"]
+    rows = ask_map([*cluster(), *changes], minute)["queue"]
     assert [row["waiting_since"] for row in rows] == ([] if since is None else [iso(at(since), UTC)])
 
 
-def test_who_asked_for_no_gpu_waits_for_none(asked: Asking) -> None:
-    assert asked([*cluster(), *waiting("a", 20, gpu_share=0), *waiting("b", 20, gpu_share=None)])["queue"] == []
+def test_who_asked_for_no_gpu_waits_for_none(ask_map: Asking) -> None:
+    assert ask_map([*cluster(), *waiting("a", 20, gpu_share=0), *waiting("b", 20, gpu_share=None)])["queue"] == []
 
 
-def test_the_queue_is_bounded_and_says_how_many_there_are(asked: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_is_bounded_and_says_how_many_there_are(ask_map: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "_WAITING", cells._WAITING.replace(str(cells.MAX_WAITING), "2"))
-    answer = asked([*cluster(), *(record for number in range(5) for record in waiting(f"p{number}", number))])
+    answer = ask_map([*cluster(), *(record for number in range(5) for record in waiting(f"p{number}", number))])
     assert ([row["pod"] for row in answer["queue"]], answer["queue_total"]) == (["p0", "p1"], 5)
 
 
@@ -204,12 +204,12 @@ def test_the_time_is_read_like_the_others(tmp_path: Path) -> None:
         covered = build(store, Settings(), now_ms=START_MS + 2 * HOUR)
         assert covered is not None
         moment = iso(at(10.5), ZoneInfo("Asia/Tokyo"))
-        for told in (
+        for parameters in (
             {"at": moment},
             {"at": moment[:16], "tz": "Asia/Tokyo"},
             {"since": iso(at(0), UTC), "until": iso(at(11), UTC)},
         ):
-            assert question("cluster", told, Settings())(store, covered)["at_ms"] == at(10)
+            assert question("cluster", parameters, Settings())(store, covered)["at_ms"] == at(10)
         with pytest.raises(NotFoundError, match="nothing in the ledger at 2026-11-14"):
             question("cluster", {"at": "2026-11-14"}, Settings())(store, covered)
         before = {"since": "2020-01-01", "until": "2020-01-02"}

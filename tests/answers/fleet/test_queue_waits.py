@@ -80,7 +80,7 @@ def test_where_nobody_waits_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_how_far_a_job_is_where_its_controller_says_so(tmp_path: Path) -> None:
-    said = [Metric(at(minute), "llama", 1, 0, "progress", percent) for minute, percent in ((30, 20.0), (60, 45.0))]
-    answer = explain(tmp_path, [*cluster(), *job(pods=1), *said])
+    progress = [Metric(at(minute), "llama", 1, 0, "progress", percent) for minute, percent in ((30, 20.0), (60, 45.0))]
+    answer = explain(tmp_path, [*cluster(), *job(pods=1), *progress])
     assert answer["workloads"][0]["progress"] == 0.45
     assert "45% done" in render_html(answer)

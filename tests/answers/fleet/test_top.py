@@ -31,7 +31,7 @@ from tests.support.clusters import (
 NOW_MIN = 120
 
 
-def asked(folder: Path, records: list[Any], **more: Any) -> dict[str, Any]:
+def ask_top(folder: Path, records: list[Any], **more: Any) -> dict[str, Any]:
     with Store(folder, create=True) as store:
         store.append(records)
         build(store, Settings(), now_ms=START_MS + 2 * HOUR)
@@ -44,7 +44,7 @@ def trained(to_min: float = NOW_MIN, **more: Any) -> list[Any]:
 
 def test_a_job_that_trains(tmp_path: Path) -> None:
     losses = [Metric(at(m), "run", 1, 0, "loss", 5 - m / 40, 100 * m, "min") for m in range(60, NOW_MIN)]
-    answer = asked(tmp_path, [*trained(), *losses])
+    answer = ask_top(tmp_path, [*trained(), *losses])
     (row,) = answer["rows"]
     assert row["workload"] == {"uid": "llama", "kind": "PyTorchJob", "namespace": "ml", "name": "llama"}
     assert (row["run"], row["experiment"], row["team"], row["gpus"]) == ("run", "llama-sft", "nlp", 4.0)
@@ -52,7 +52,7 @@ def test_a_job_that_trains(tmp_path: Path) -> None:
     assert row["states"]["train"] > 0.9
     assert abs(sum(row["states"].values()) - 1) < 0.001
     assert row["usd_micro_per_hour"] == 4 * PRICE_USD_MICRO
-    assert row["usd_micro"] == 4 * PRICE_USD_MICRO  # an hour of it
+    assert row["usd_micro"] == 4 * PRICE_USD_MICRO  # for one hour
     assert row["progress"] == {"step": 12_000, "total_steps": None, "share": None, "eta_ms": None, "source": "steps"}
     assert row["metric"] == {"name": "loss", "value": 5 - 119 / 40}
     assert len(row["spark"]) == 20
@@ -76,7 +76,7 @@ def test_the_state_is_that_of_the_last_five_minutes(tmp_path: Path) -> None:
     starving = all_ranks(
         NOW_MIN - 5, NOW_MIN, **(NORMAL_STEP_MS | {"data_ms": 50_000, "forward_ms": 1_000, "backward_ms": 1_000})
     )
-    answer = asked(tmp_path, [*trained(NOW_MIN - 5), *starving])
+    answer = ask_top(tmp_path, [*trained(NOW_MIN - 5), *starving])
     (row,) = answer["rows"]
     assert row["state"] == "data_stall"
     assert row["goodput"] > 0.8  # of the hour
@@ -88,7 +88,7 @@ def test_who_has_gone_is_not_there_and_who_came_has_a_short_line(tmp_path: Path)
     gone = job("gone", pods=1, from_min=0, to_min=100)
     came = job("came", pods=1, from_min=110)
     busy = [s for slot in range(2) for s in samples("n0", slot, 110, NOW_MIN, gpu_util_permille=900, power_w=500)]
-    answer = asked(tmp_path, [*cluster(), *gone, *came, *busy])
+    answer = ask_top(tmp_path, [*cluster(), *gone, *came, *busy])
     (row,) = answer["rows"]
     assert row["workload"]["name"] == "came"
     assert (row["gpus"], row["run"], row["goodput"], row["progress"], row["metric"]) == (2.0, None, None, None, None)
@@ -100,8 +100,8 @@ def test_who_has_gone_is_not_there_and_who_came_has_a_short_line(tmp_path: Path)
 
 def test_an_end_is_in_sight_only_where_a_controller_says_so(tmp_path: Path) -> None:
     percent = [Metric(at(m), "llama", 1, 0, "progress", v) for m, v in ((80, 20.0), (100, 40.0), (110, 50.0))]
-    told = [Metric(at(110), "llama", 1, 0, "loss", 1.5)]
-    (row,) = asked(tmp_path / "pace", [*cluster(), *job(), *percent, *told])["rows"]
+    losses = [Metric(at(110), "llama", 1, 0, "loss", 1.5)]
+    (row,) = ask_top(tmp_path / "pace", [*cluster(), *job(), *percent, *losses])["rows"]
     assert row["progress"] == {
         "step": None,
         "total_steps": None,
@@ -111,16 +111,16 @@ def test_an_end_is_in_sight_only_where_a_controller_says_so(tmp_path: Path) -> N
     }
     assert row["metric"] == {"name": "loss", "value": 1.5}
     remaining = Metric(at(110), "llama", 1, 0, "remaining_seconds", 1800.0)
-    (row,) = asked(tmp_path / "said", [*cluster(), *job(), *percent, remaining])["rows"]
+    (row,) = ask_top(tmp_path / "reported", [*cluster(), *job(), *percent, remaining])["rows"]
     assert row["progress"]["eta_ms"] == 20 * MINUTE
-    (row,) = asked(tmp_path / "stuck", [*cluster(), *job(), *percent[:1]])["rows"]
+    (row,) = ask_top(tmp_path / "stuck", [*cluster(), *job(), *percent[:1]])["rows"]
     assert (row["progress"]["share"], row["progress"]["eta_ms"]) == (0.2, None)
 
 
 def test_the_most_expensive_first_and_the_rest_is_counted(tmp_path: Path) -> None:
     records = [*cluster(), *job("big", pods=1, gpus=2), *job("small", pods=2, gpus=1)]
     records = [r for r in records if getattr(r, "pod_uid", "") != "small-0"]
-    answer = asked(tmp_path, records, limit=1)
+    answer = ask_top(tmp_path, records, limit=1)
     assert [row["workload"]["name"] for row in answer["rows"]] == ["big"]
     assert answer["others"] == 1
     assert answer["rate"]["held_gpus"] == 3.0
@@ -132,7 +132,7 @@ def test_who_waits_and_where_nothing_is_priced(tmp_path: Path) -> None:
         for m in (90, 100)
     ]
     records = [r for r in cluster() if type(r).__name__ != "Price"]
-    answer = asked(tmp_path, [*records, *job(), *waiting])
+    answer = ask_top(tmp_path, [*records, *job(), *waiting])
     assert answer["queue"] == {"pods": 2, "gpus": 16.0, "longest_ms": 30 * MINUTE}
     assert answer["rate"]["usd_per_hour"] is answer["rate"]["wasted_usd_per_hour"] is None
     assert answer["rows"][0]["usd_per_hour"] is answer["rows"][0]["usd_micro"] is None

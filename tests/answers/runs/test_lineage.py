@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.account.query.time_range import TimeRange
-from pyrometer.answers.runs.effective_steps import RunHistory, SavedCheckpoint
 from pyrometer.answers.runs.lineage import NotRecordedError, lineage_of_checkpoint, lineage_of_sample, lineage_of_step
 from pyrometer.model.records import Batch, named_samples
 from tests.support.traced_run import RUN, TrainingRecords
@@ -20,50 +19,14 @@ EVER = TimeRange(0, 2**62)
 # -- which update counts ----------------------------------------------------------------------------------------------
 
 
-@st.composite
-def trainings(draw):
-    """Attempts that each begin anew or from any checkpoint before, and save now and then: history and truth."""
-    saved: list[tuple[SavedCheckpoint, list[tuple[int, int]]]] = []
-    model: list[tuple[int, int]] = []
-    begins = {}
-    for attempt in range(1, draw(st.integers(1, 5)) + 1):
-        begin, model = 0, []
-        if saved and draw(st.booleans()):
-            newest = {checkpoint.step: (checkpoint, held) for checkpoint, held in saved}  # of a step, the last one
-            checkpoint, held = draw(st.sampled_from(sorted(newest.values())))
-            begin, model = checkpoint.step, list(held)
-        begins[attempt] = begin
-        for step in range(begin, begin + draw(st.integers(1, 8))):
-            model.append((attempt, step))
-            if draw(st.booleans()):
-                saved.append((SavedCheckpoint(attempt, step + 1, 0, None), list(model)))
-    return RunHistory(begins, tuple(checkpoint for checkpoint, _ in saved)), saved, model
-
-
-@given(training=trainings())
-def test_a_model_is_made_of_the_attempt_that_saved_it_and_those_it_resumed_from(training):
-    history, saved, model = training
-    every = {(attempt, step) for attempt, begin in history.begins.items() for step in range(begin, begin + 9)}
-    for checkpoint, held in saved:
-        assert {place for place in every if checkpoint in history.containing(*place)} == set(held)
-    assert {place for place in every if history.counts(*place) and place[1] <= model[-1][1]} == set(model)
-
-
-@given(begins=st.dictionaries(st.integers(1, 6), st.integers(0, 50), min_size=1), before=st.integers(0, 60))
-def test_a_line_of_attempts_has_every_step_once(begins, before):
-    parts = list(RunHistory(begins, ()).line(None, before))
-    steps = [step for part in parts for step in range(part.from_step, part.to_step)]
-    assert len(steps) == len(set(steps))
-    assert sorted(steps) == list(range(min(begins.values()), before))
-    assert [part.attempt for part in parts] == sorted((part.attempt for part in parts), reverse=True)
-
-
 # -- step, sample, step -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told", [{}, {"ranks": 2, "accumulation": 1, "seed": 5}, {"ranks": 3, "batch": 7, "seed": 9}])
-def test_from_a_step_to_its_samples_and_back(tmp_path, told):
-    trained = TrainingRecords(**{"attempts": ((0, 23), (20, 41)), **told})
+@pytest.mark.parametrize(
+    "options", [{}, {"ranks": 2, "accumulation": 1, "seed": 5}, {"ranks": 3, "batch": 7, "seed": 9}]
+)
+def test_from_a_step_to_its_samples_and_back(tmp_path, options):
+    trained = TrainingRecords(**{"attempts": ((0, 23), (20, 41)), **options})
     with trained.store(tmp_path / "data") as store:
         for (attempt, step), ranks in list(trained.consumed.items())[::13]:
             answer = lineage_of_step(store, RUN, step, EVER, zone=UTC, attempt=attempt)
@@ -143,8 +106,8 @@ def test_what_is_not_known_is_told(tmp_path):
         assert answer["unknown_batches"] == 3
         assert answer["ranks_without_batches"] == [{"attempt": 1, "rank": 2}]
         assert [one["samples"] for one in answer["updates"] if one["micro_batch"] == 3] == [None] * 3
-        nobody = lineage_of_sample(store, RUN, "no-such", EVER, zone=UTC)
-        assert (nobody["updates"], nobody["unknown_batches"], nobody["batches"]) == ([], 47, 188)
+        unknown = lineage_of_sample(store, RUN, "no-such", EVER, zone=UTC)
+        assert (unknown["updates"], unknown["unknown_batches"], unknown["batches"]) == ([], 47, 188)
         unseen = lineage_of_step(store, RUN, 500, EVER, zone=UTC)
         assert (unseen["updates"], unseen["nearest"]) == ([], [8, 9, 10, 11])
 

@@ -11,6 +11,7 @@ from pyrometer.account.build.ledger import build
 from pyrometer.account.query.time_range import TimeRange
 from pyrometer.answers.experiments.worth import worth
 from pyrometer.answers.fleet.top import top
+from pyrometer.answers.runs.metric_curves import MetricGoal, ReportedMetric, aim_of, chosen
 from pyrometer.answers.runs.overview import show
 from pyrometer.answers.runs.progress import Progress
 from pyrometer.answers.why import why
@@ -19,17 +20,17 @@ from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from tests.support.clusters import START_MS, all_ranks, at, cluster, job, run
 
-HOUR = TimeRange(START_MS, at(60))
+FIRST_HOUR = TimeRange(START_MS, at(60))
 FIRST, OTHERS = 0.5, 0.1  # what the rank that logs says, and what others see of their own part
 
 
-def told(name: str, rank: int, value: float, minutes=range(60)) -> list[Metric]:
+def metrics(name: str, rank: int, value: float, minutes=range(60)) -> list[Metric]:
     return [Metric(at(minute) + rank, "run", 1, rank, name, value, minute, "min") for minute in minutes]
 
 
 @pytest.fixture
 def answers(tmp_path):
-    """What is said of a run whose ranks tell some metrics."""
+    """The answers about a run whose ranks report some metrics."""
 
     def of(*metrics: list[Metric], events: list[Event] = ()) -> tuple:
         with Store(tmp_path / "data", create=True) as store:
@@ -38,10 +39,10 @@ def answers(tmp_path):
             progress = Progress()
             for minute in (50, 59, 60):
                 progress.read(store, at(minute), at(minute - 10))
-            (line,) = top(store, HOUR, zone=UTC)["rows"]
-            shown = show(store, "run", HOUR, Settings(), zone=UTC)
-            (of_run,) = worth(store, "llama-sft", HOUR, zone=UTC)["runs"]
-            findings = why(store, HOUR, Settings(), zone=UTC)["findings"]
+            (line,) = top(store, FIRST_HOUR, zone=UTC)["rows"]
+            shown = show(store, "run", FIRST_HOUR, Settings(), zone=UTC)
+            (of_run,) = worth(store, "llama-sft", FIRST_HOUR, zone=UTC)["runs"]
+            findings = why(store, FIRST_HOUR, Settings(), zone=UTC)["findings"]
             return shown, of_run, progress.runs["run"].metrics, line["metric"], findings
 
     return of
@@ -49,8 +50,8 @@ def answers(tmp_path):
 
 def test_the_losses_that_were_read_before_the_program_logged_one_of_the_same_name_are_no_part_of_its_curve(answers):
     """The Hugging Face Trainer logs its first mean after ten steps."""
-    own = [one._replace(source="backward", value=OTHERS) for one in told("loss", 0, OTHERS, range(10))]
-    logged = [one._replace(source="transformers") for one in told("loss", 0, FIRST, range(10, 60, 10))]
+    own = [one._replace(source="backward", value=OTHERS) for one in metrics("loss", 0, OTHERS, range(10))]
+    logged = [one._replace(source="transformers") for one in metrics("loss", 0, FIRST, range(10, 60, 10))]
     shown, of_run, _, _, _ = answers(own, logged)
     assert [(step, value) for step, _, value, *_ in shown["metrics"]["loss"]] == [
         (step, FIRST) for step in range(10, 60, 10)
@@ -61,8 +62,8 @@ def test_the_losses_that_were_read_before_the_program_logged_one_of_the_same_nam
 @pytest.mark.parametrize("name", ["loss", "train/loss"])
 @pytest.mark.parametrize("seldom", [1, 25])
 def test_the_rank_that_logs_tells_the_curve_and_what_others_see_is_no_part_of_it(answers, name, seldom):
-    others = (told("loss", rank, OTHERS) for rank in (1, 2, 3))
-    shown, of_run, live, line, _ = answers(told(name, 0, FIRST, range(0, 60, seldom)), *others)
+    others = (metrics("loss", rank, OTHERS) for rank in (1, 2, 3))
+    shown, of_run, live, line, _ = answers(metrics(name, 0, FIRST, range(0, 60, seldom)), *others)
     assert {called: [value for _, _, value, *_ in points] for called, points in shown["metrics"].items()} == {
         name: [FIRST] * len(range(0, 60, seldom))
     }
@@ -74,7 +75,9 @@ def test_the_rank_that_logs_tells_the_curve_and_what_others_see_is_no_part_of_it
 
 def test_where_the_first_ranks_have_no_loss_the_first_that_has_one_tells_it(answers):
     """The last stage of a pipeline."""
-    shown, of_run, live, *_ = answers(told("loss", 2, FIRST), told("loss", 3, OTHERS), told("val_loss", 0, 0.7))
+    shown, of_run, live, *_ = answers(
+        metrics("loss", 2, FIRST), metrics("loss", 3, OTHERS), metrics("val_loss", 0, 0.7)
+    )
     assert {value for _, _, value, *_ in shown["metrics"]["loss"]} == {FIRST}
     assert live == {"loss": FIRST, "val_loss": 0.7}
     assert of_run["best"] == 0.7
@@ -82,6 +85,35 @@ def test_where_the_first_ranks_have_no_loss_the_first_that_has_one_tells_it(answ
 
 def test_a_loss_that_is_not_finite_on_another_rank_is_found(answers):
     begins = Event(at(20), "nonfinite_loss", run="run", attempt=1, rank=3, node_uid="n1", step=20, reason="nan")
-    shown, *_, findings = answers(told("loss", 0, FIRST), told("loss", 3, float("nan"), range(20, 60)), events=[begins])
+    shown, *_, findings = answers(
+        metrics("loss", 0, FIRST), metrics("loss", 3, float("nan"), range(20, 60)), events=[begins]
+    )
     assert {value for _, _, value, *_ in shown["metrics"]["loss"]} == {FIRST}
     assert [finding["cause"] for finding in findings] == ["diverged"]
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (["loss", "val/loss", "accuracy"], "val/loss"),
+        (["train_loss", "eval_loss"], "eval_loss"),
+        (["train/loss", "eval/accuracy"], "train/loss"),
+        (["lr", "grad_norm", "validLoss"], "validLoss"),
+        (["lr", "mAP", "epoch"], "mAP"),
+        (["lr", "top1_acc", "test_f1"], "test_f1"),
+        (["lr", "grad_norm", "progress"], None),
+        ([], None),
+    ],
+)
+def test_an_evaluation_loss_comes_before_a_training_loss_before_anything_with_a_goal(names, wanted):
+    found = chosen([ReportedMetric(name, None) for name in names])
+    assert (found.name if found else None) == wanted
+
+
+def test_what_a_record_says_counts_more_than_a_name():
+    assert aim_of(ReportedMetric("score", "min")) == MetricGoal("score", "min", False)
+    assert aim_of(ReportedMetric("score", None)) == MetricGoal("score", "max", True)
+    assert aim_of(ReportedMetric("perplexity", None)) == MetricGoal("perplexity", "min", True)
+    assert aim_of(ReportedMetric("grad_norm", None)) == MetricGoal("grad_norm", None, False)
+    assert chosen([ReportedMetric("sharpness", "max"), ReportedMetric("bleu", None)]).name == "sharpness"
+    assert chosen([ReportedMetric("loss", None, 1), ReportedMetric("train/loss", None, 3)]).name == "train/loss"

@@ -1,4 +1,4 @@
-"""What is said of a run that is not in a time range."""
+"""The error for a run that is not in a time range."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support import clusters
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "message"),
     [
         ("run", "Run 'run' did not run in this time range. `pyrometer runs` shows when it ran."),
         ("runn", "Run 'runn' not found in this time range. `pyrometer runs` lists them."),
     ],
 )
-def test_a_run_of_another_time_is_not_a_misspelled_one(tmp_path: Path, run: str, said: str) -> None:
+def test_a_run_of_another_time_is_not_a_misspelled_one(tmp_path: Path, run: str, message: str) -> None:
     with Store(tmp_path, create=True) as store:
         ended = [one._replace(ended_ms=clusters.at(40), outcome="succeeded") for one in clusters.run()]
         store.append([*clusters.cluster(), *clusters.job(), *ended, *clusters.all_ranks(0, 40)])
@@ -27,4 +27,4 @@ def test_a_run_of_another_time_is_not_a_misspelled_one(tmp_path: Path, run: str,
         assert covered is not None
         with pytest.raises(NotFoundError) as refused:
             question("show", {"run": run, "last": "30m"}, Settings())(store, covered)
-    assert str(refused.value) == said
+    assert str(refused.value) == message

@@ -48,8 +48,8 @@ def test_jumps_are_found_where_they_are_at_any_scale_and_in_both_directions(seed
         values[place] += 5.0
     sign = 1 if up else -1
     found = spikes(points([sign * scale * value for value in values]), up=up)
-    told = {step for spike in found for step in range(spike.first.step, spike.last.step + 1)}
-    assert told == places
+    reported = {step for spike in found for step in range(spike.first.step, spike.last.step + 1)}
+    assert reported == places
 
 
 def test_a_loss_that_stays_high_is_one_jump_from_its_beginning():

@@ -60,7 +60,7 @@ def window(took_us: list[int], rank: int = 0, name: str = "run") -> StepWindow:
 
 
 def figures(store: Store, windows: list[StepWindow]) -> dict[str, Any]:
-    """What is said of a run that has these windows."""
+    """The answer about a run that has these windows."""
     store.connection.register("some_window", schema_of(StepWindow).table(windows))
     return throughput(store, "some_window")["run"]
 
@@ -97,13 +97,13 @@ def test_few_steps_are_listed_as_they_are():
 def test_percentiles_are_those_of_all_steps(store, took_us, places, seed):
     took_us = [max(int(us), 1) for us in took_us]
     windows = [window(part, rank) for rank, part in enumerate(cut(took_us, places))]
-    told = figures(store, windows)
+    answer = figures(store, windows)
     for name, percent in (("step_p50_ms", 50), ("step_p99_ms", 99)):
-        assert told[name] * 1000 == pytest.approx(np.percentile(took_us, percent), rel=TOLERANCE, abs=1)
-    assert told["step_max_ms"] * 1000 == max(took_us)
-    assert told["step_p50_ms"] <= told["step_p99_ms"] <= told["step_max_ms"]
+        assert answer[name] * 1000 == pytest.approx(np.percentile(took_us, percent), rel=TOLERANCE, abs=1)
+    assert answer["step_max_ms"] * 1000 == max(took_us)
+    assert answer["step_p50_ms"] <= answer["step_p99_ms"] <= answer["step_max_ms"]
     seed.shuffle(windows)
-    assert figures(store, windows) == told
+    assert figures(store, windows) == answer
 
 
 def test_how_steps_are_cut_into_windows_does_not_matter(store):
@@ -113,15 +113,15 @@ def test_how_steps_are_cut_into_windows_does_not_matter(store):
     for size in (2_000, 1_000, 100, 9):
         parts = [window(took_us[begin : begin + size]) for begin in range(0, 2_000, size)]
         if all(part.steps > 8 for part in parts):  # those of fewer steps are not rounded
-            told = figures(store, parts)
-            assert [told[name] for name in lengths] == [whole[name] for name in lengths]
+            answer = figures(store, parts)
+            assert [answer[name] for name in lengths] == [whole[name] for name in lengths]
 
 
 def test_without_lengths_the_percentile_is_not_known(store):
     old = window([100_000] * 90 + [400_000] * 10)._replace(step_lengths=None)
-    told = figures(store, [old])
-    assert (told["step_p50_ms"], told["step_p99_ms"], told["step_max_ms"]) == (100.0, None, 400.0)
-    assert next(_speed(told)) == "step time: median 100 ms, p99 not recorded, slowest 400 ms"
+    answer = figures(store, [old])
+    assert (answer["step_p50_ms"], answer["step_p99_ms"], answer["step_max_ms"]) == (100.0, None, 400.0)
+    assert next(_speed(answer)) == "step time: median 100 ms, p99 not recorded, slowest 400 ms"
     both = figures(store, [old, window([100_000] * 100)])
     assert (both["step_p50_ms"], both["step_p99_ms"]) == (pytest.approx(100, rel=TOLERANCE), None)
     assert list(_speed(nothing())) == []

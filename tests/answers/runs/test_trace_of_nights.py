@@ -1,4 +1,4 @@
-"""Traces of a simulated night: who is told to be late is who was made late."""
+"""Traces of a simulated night: the reported late rank is the one that was made late."""
 
 from __future__ import annotations
 

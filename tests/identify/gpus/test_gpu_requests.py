@@ -63,8 +63,8 @@ class TestPods:
         assert request_of(pod({}, annotations={"gpu-fraction": "0.25"})) == (1, SHARE_WHOLE // 4)
 
     def test_memory_as_a_part_of_what_the_device_has(self) -> None:
-        asked = request_of(pod({}, annotations={"gpu-memory": "20000"}), WHOLE_NODE._replace(memory_mib=80_000))
-        assert asked == (1, SHARE_WHOLE // 4)
+        request = request_of(pod({}, annotations={"gpu-memory": "20000"}), WHOLE_NODE._replace(memory_mib=80_000))
+        assert request == (1, SHARE_WHOLE // 4)
 
     def test_a_fraction_that_is_none(self) -> None:
         assert request_of(pod({}, annotations={"gpu-fraction": "half"})) is None

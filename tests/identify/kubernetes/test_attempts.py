@@ -178,7 +178,7 @@ class TestAfterARestartOfTheCollector:
 
 @st.composite
 def histories(draw: st.DrawFn, *, at_once: bool = False) -> list[Life]:
-    """Gangs one after the other. Every pod of one overlaps another of it; `at_once`: all others."""
+    """Gangs one after the other. Every pod of a gang overlaps another pod of that gang; `at_once`: all others."""
     lives: list[Life] = []
     at_s = 0
     for generation in range(draw(st.integers(1, GENERATIONS))):
@@ -218,7 +218,7 @@ def test_the_number_of_an_attempt_is_that_of_its_gang(lives: list[Life], data: s
 
 @given(histories(at_once=True), st.data())
 def test_what_is_not_seen_adds_no_attempts(lives: list[Life], data: st.DataObject) -> None:
-    """Pods of a gang that were there at the same time are one attempt, whichever of them are seen."""
+    """Pods of a gang that existed at the same time are one attempt, whichever of them are seen."""
     seen = [life for life in lives if data.draw(st.booleans())]
     watched = WatchedCluster(node(gpus=100))
     listed(watched, data.draw(st.permutations(seen)))
@@ -229,12 +229,12 @@ def test_what_is_not_seen_adds_no_attempts(lives: list[Life], data: st.DataObjec
 @given(histories(), st.data())
 def test_forgetting_and_resuming_change_no_number(lives: list[Life], data: st.DataObject) -> None:
     counted = Attempts()
-    told = data.draw(st.permutations(lives))
-    for life in told:
+    resumed_lives = data.draw(st.permutations(lives))
+    for life in resumed_lives:
         counted.add(life.name, life.start_ms, life.end_ms)
     numbers = {life.name: counted.of(life.name) for life in lives}
     again = Attempts()
-    again.resume((life.name, life.start_ms, life.end_ms, numbers[life.name]) for life in told)
+    again.resume((life.name, life.start_ms, life.end_ms, numbers[life.name]) for life in resumed_lives)
     assert {life.name: again.of(life.name) for life in lives} == numbers
     ended = [life for life in lives if life.end_ms is not None]
     for life in data.draw(st.permutations(ended)) if ended else ():

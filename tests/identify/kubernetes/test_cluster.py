@@ -31,7 +31,7 @@ def test_one_that_vanished_waits_no_more() -> None:
 
 
 class TestForgetting:
-    """What is over does not stay in memory, and does not come back as something new."""
+    """Ended objects leave memory, and do not come back as new ones."""
 
     def over(self, **more: Any) -> objects.PodObject:
         return pod(phase="Succeeded", end_ms=T0 + 60_000, **more)

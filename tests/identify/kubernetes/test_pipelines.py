@@ -80,7 +80,7 @@ def test_the_tasks_of_a_compiled_pipeline_are_its_steps() -> None:
 
 def test_a_run_is_written_down_with_all_its_steps_once_one_of_them_has_gpus() -> None:
     watched = WatchedPipelines()
-    assert watched.changed(workflow()) == []  # nothing of it uses GPUs so far
+    assert watched.changed(workflow()) == []  # none of its pods uses GPUs so far
     records = step_pod(watched, "retry-0", "root.train.executor(0)")
     (run,) = of_kind(records, PipelineRun)
     assert (run.run_id, run.name, run.pipeline) == ("run-17", "nightly retrain", MADE["pipeline"]["name"])

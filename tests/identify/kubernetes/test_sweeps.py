@@ -68,7 +68,7 @@ def test_a_sweep_whose_pods_are_gone_is_followed_to_its_end_by_a_new_process(fir
     records = watched.changed(things[first]) + watched.changed(things[second])
     assert [one.sweep_uid for one in of_kind(records, Sweep)] == ["exp-1"]
     assert [one.trial_uid for one in of_kind(records, Trial)] == ["trial-1"]
-    assert not {EXPERIMENT, TRIAL} & set(resumed().cluster.followed_kinds())  # where nobody has Katib, nobody asks
+    assert not {EXPERIMENT, TRIAL} & set(resumed().cluster.followed_kinds())  # without Katib its kinds are not followed
 
 
 @pytest.mark.parametrize("latest", ["unavailable", None, "nan", {"a": 1}])

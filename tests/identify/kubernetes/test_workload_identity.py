@@ -54,7 +54,7 @@ def seen_of(case: dict[str, Any], settings: Settings) -> tuple[Cluster, Observed
     return cluster, ObservedObject(thing, NOW_MS, chain=tuple(followed))
 
 
-def told(case: dict[str, Any], settings: Settings | None = None) -> dict[str, Any]:
+def identified(case: dict[str, Any], settings: Settings | None = None) -> dict[str, Any]:
     """What is written down about it, in the words of the fixtures."""
     cluster, seen = seen_of(case, settings or Settings())
     records = cluster.take(seen)
@@ -84,7 +84,7 @@ def told(case: dict[str, Any], settings: Settings | None = None) -> dict[str, An
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_every_kind_is_known(path: Path) -> None:
     case = yaml.safe_load(path.read_text())
-    assert told(case) == case["expect"]
+    assert identified(case) == case["expect"]
 
 
 def test_owners_are_written_down_with_the_chain_between_them() -> None:
@@ -138,17 +138,17 @@ class TestRulesOfOnesOwn:
             "pod": {"metadata": {"name": "p", "labels": {"index": "4", "try": "1"}}},
             "expect": {"uid": "s-1", "rank": 4, "attempt": 2, "serves": True, "gang": 5},
         }
-        assert told(case, settings) == case["expect"]
+        assert identified(case, settings) == case["expect"]
 
     def test_one_s_own_rule_comes_before_the_bundled_one(self, tmp_path: Path) -> None:
         settings = self.rules(tmp_path, "- {kind: Deployment, group: apps, serves: false}")
         case = yaml.safe_load((Path(__file__).parents[1] / "golden" / "deployment.yaml").read_text())
-        assert told({**case, "expect": {"serves": False}}, settings) == {"serves": False}
+        assert identified({**case, "expect": {"serves": False}}, settings) == {"serves": False}
 
     def test_a_kind_can_end_the_chain(self, tmp_path: Path) -> None:
         settings = self.rules(tmp_path, "- {kind: Trial, group: kubeflow.org, ends: true}")
         case = yaml.safe_load((Path(__file__).parents[1] / "golden" / "katib.yaml").read_text())
-        assert told({**case, "expect": {"uid": "trial-1"}}, settings) == {"uid": "trial-1"}
+        assert identified({**case, "expect": {"uid": "trial-1"}}, settings) == {"uid": "trial-1"}
 
     def test_a_label_as_the_key(self, tmp_path: Path) -> None:
         settings = self.rules(tmp_path, "- {kind: Slot, key: [annotation:lease, label:lease]}")
@@ -157,13 +157,13 @@ class TestRulesOfOnesOwn:
             "pod": {"metadata": {"name": "p", "labels": {"lease": "L7"}}},
             "expect": {"uid": "test/ns/Slot/L7", "kind": "Slot", "name": "L7"},
         }
-        assert told(case, settings) == case["expect"]
+        assert identified(case, settings) == case["expect"]
 
 
 def test_team_rules_are_asked_in_their_order() -> None:
     case = yaml.safe_load((Path(__file__).parents[1] / "golden" / "volcano_job.yaml").read_text())
     settings = Settings(team_rules=("annotation:nothing", "namespace", "queue"))
-    assert told({**case, "expect": {"team": None}}, settings) == {"team": ["ns", "namespace"]}
+    assert identified({**case, "expect": {"team": None}}, settings) == {"team": ["ns", "namespace"]}
 
 
 def test_a_rule_that_means_nothing_is_refused() -> None:

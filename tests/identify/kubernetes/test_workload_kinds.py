@@ -58,7 +58,7 @@ def test_parse_field_ref_splits_the_place_from_the_key() -> None:
 
 @pytest.mark.parametrize("text", ["label", "label:", "field:name", ""])
 def test_parse_field_ref_rejects_an_unknown_place(text: str) -> None:
-    with pytest.raises(RuleError, match="here: .* is not a field"):
+    with pytest.raises(RuleError, match="is not a field"):
         parse_field_ref(text, "here")
 
 

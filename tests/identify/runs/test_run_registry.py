@@ -14,19 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrometer.collect.otlp import requests
-from pyrometer.collect.otlp.messages import (
-    BatchMessage,
-    EventMessage,
-    MetricMessage,
-    RankIdentity,
-    RankMessages,
-    RankStatus,
-    WindowMessage,
-)
+from pyrometer.collect.otlp.messages import RankIdentity, RankMessages, RankStatus, WindowMessage
 from pyrometer.identify.runs.rank_locations import RunContext
 from pyrometer.identify.runs.run_registry import RunRegistry
 from pyrometer.model.columns import SCHEMAS, schema_of
-from pyrometer.model.records import Allocation, Batch, Metric, Pod, Run, Slot, StepWindow, Workload
+from pyrometer.model.records import Pod, Run, StepWindow
 from pyrometer.serve.ingest.step_store import store_inbox
 from pyrometer.store import Store
 from tests.support import cpu_run, otlp_json
@@ -43,7 +35,7 @@ OBJECTS = {
 }
 
 
-def said(parts: Iterable[otlp_json.Part]) -> list[RankMessages]:
+def received_from(parts: Iterable[otlp_json.Part]) -> list[RankMessages]:
     """What parts say, over the wire."""
     found: list[RankMessages] = []
     for signal, body in otlp_json.bodies(parts).items():
@@ -70,7 +62,7 @@ def facts(records: Iterable[tuple[Any, ...]]) -> dict[str, set[Any]]:
 
 
 def shortened(t0: int, *, ended: bool) -> list[tuple[dict[str, Any], otlp_json.Message]]:
-    """The story with fewer words; the last that were said of the first attempt may be missing."""
+    """The story with fewer messages; the last ones of the first attempt may be missing."""
     found = []
     for identity, messages in cpu_run.story(t0):
         often = 0
@@ -104,9 +96,13 @@ def test_order_pieces_and_repetition_change_nothing(seed: int, ended: bool) -> N
     records: list[tuple[Any, ...]] = []
     for batch in shuffled(seed, ended=ended):
         records += runs.take(
-            said((identity, [message]) for identity, message in batch), RunContext(), local=True
+            received_from((identity, [message]) for identity, message in batch), RunContext(), local=True
         ).records
-    whole = RunRegistry().take(said((i, [m]) for i, m in shortened(T0, ended=ended)), RunContext(), local=True).records
+    whole = (
+        RunRegistry()
+        .take(received_from((i, [m]) for i, m in shortened(T0, ended=ended)), RunContext(), local=True)
+        .records
+    )
     assert facts(records) == facts(whole)
 
 
@@ -181,11 +177,11 @@ def test_a_launch_that_is_a_restart_is_an_attempt_of_the_first() -> None:
         who = rank(launch, restart_of=first, started_ms=T0 + 1_000 * number)
         found = the(Run, runs.take([(who, [STEP])], RunContext()).records)  # and the end of the one before
         assert {(run.run, run.attempt) for run in found if run.launch == launch} == {("l1", number + 1)}
-    told = RunContext(attempts=[("l1", 1, "l1"), ("l1", 2, "l2")])
+    known = RunContext(attempts=[("l1", 1, "l1"), ("l1", 2, "l2")])
     anew = RunRegistry()
     who = rank("l3", restart_of="l1")
     assert anew.missing_context([(who, [STEP])]).runs == {"l1"}
-    (run,) = the(Run, anew.take([(who, [STEP])], told).records)
+    (run,) = the(Run, anew.take([(who, [STEP])], known).records)
     assert (run.run, run.attempt) == ("l1", 3)
 
 
@@ -195,21 +191,21 @@ def test_launches_of_a_run_are_numbered_as_they_are_seen_also_by_the_next_proces
     together = [(rank("b", run="r", started_ms=T0 + 800_000), [later]), (rank("a", run="r"), [STEP])]
     records = the(Run, runs.take(together, RunContext()).records)
     assert {(run.launch, run.attempt) for run in records} == {("a", 1), ("b", 2)}
-    told = RunContext(attempts=[("r", 1, "a"), ("r", 2, "b")])
-    again = the(Run, RunRegistry().take([(rank("c", run="r"), [STEP])], told).records)
+    known = RunContext(attempts=[("r", 1, "a"), ("r", 2, "b")])
+    again = the(Run, RunRegistry().take([(rank("c", run="r"), [STEP])], known).records)
     assert [(run.launch, run.attempt) for run in again] == [("c", 3)]
 
 
 def test_of_a_launch_that_speaks_all_ranks_are_wanted_even_if_some_are_known() -> None:
-    """A later attempt brought back what of it had not ended; the rest is in the store."""
+    """A later attempt restored its ranks that had not ended; the rest is in the store."""
     before = Run(T0, "r", 1, 1, T0, launch="a", pod_uid="run:a:1", node_uid="host/h", slot_index=1)
     runs = RunRegistry()
     later = rank("b", run="r", started_ms=T0 + 800_000)
-    told = [RankStatus(T0 + 800_000)]
-    records = runs.take([(later, told)], RunContext(ranks=[before], attempts=[("r", 1, "a")])).records
+    status = [RankStatus(T0 + 800_000)]
+    records = runs.take([(later, status)], RunContext(ranks=[before], attempts=[("r", 1, "a")])).records
     assert [(run.launch, run.outcome) for run in the(Run, records)] == [("b", None), ("a", "killed")]
     assert runs.missing_context([(rank("a", run="r"), [STEP])]).launches == {"a"}
-    assert runs.missing_context([(later, told)]).launches == set()
+    assert runs.missing_context([(later, status)]).launches == set()
 
 
 def test_more_attempts_than_can_be_numbered_are_left_out() -> None:
@@ -220,83 +216,19 @@ def test_more_attempts_than_can_be_numbered_are_left_out() -> None:
 # -- where ------------------------------------------------------------------------------------------------------------
 
 
-def where(who: RankIdentity, known: RunContext, **more: Any) -> tuple[Any, ...]:
-    (run,) = the(Run, RunRegistry().take([(who, [STEP])], known, **more).records)
-    return run.node_uid, run.slot_index, run.pod_uid, run.workload_uid
-
-
-HOLDS = [
-    Allocation(T0, "p1", "n1", 2, T0 - 1000, None, 1),
-    Allocation(T0, "p1", "n1", 5, T0 - 1000, None, 1),
-    Allocation(T0, "p2", "n2", 0, T0 - 1000, None, 1),
-]
-
-
-@pytest.mark.parametrize(
-    ("who", "place"),
-    [
-        # by UUID, whatever else is said
-        (rank(pod_uid="p1", gpu_uuid="GPU-x", local_rank=0), ("n9", 7, "p1", "w1")),
-        # the k-th device of the pod is that of local rank k
-        (rank(pod_uid="p1", gpu_uuid=None, gpu_index=None, local_rank=1), ("n1", 5, "p1", "w1")),
-        (rank(pod_uid="p1", number=0), ("n1", 2, "p1", "w1")),
-        # without a pod, whose is the device
-        (rank(gpu_uuid="GPU-2"), ("n2", 0, "p2", "w2")),
-        # outside of Kubernetes
-        (rank(number=3, gpu_uuid="GPU-new"), ("host/h", 3, "run:l1:3", "l1")),
-    ],
-)
-def test_where_a_rank_is(who: RankIdentity, place: tuple[Any, ...]) -> None:
-    slots = [Slot(T0, "n9", 7, "GPU-x"), Slot(T0, "n2", 0, "GPU-2")]
-    assert where(who, RunContext(pods=[pod(), pod("p2", "w2")], slots=slots, holds=HOLDS)) == place
-
-
-def test_a_rank_without_a_gpu_has_a_device_in_a_local_folder_only() -> None:
-    who = rank(device="cpu", gpu_uuid=None, gpu_index=None)
-    assert where(who, RunContext(), local=True) == ("cpu:h:l1:0", 0, "run:l1:0", "l1")
-    assert where(who, RunContext()) == ("cpu:h:l1:0", None, None, None)
-    assert where(who._replace(pod_uid="p1"), RunContext(pods=[pod()], holds=HOLDS)) == ("cpu:h:l1:0", None, "p1", "w1")
-    assert [type(record) for record in RunRegistry().take([(who, [STEP])], RunContext()).records] == [StepWindow, Run]
-
-
-def test_a_rank_may_say_later_what_it_runs_on() -> None:
-    runs = RunRegistry()
-    early = rank(device=None, gpu_uuid=None, gpu_index=None)
-    first = runs.take([(early, [RankStatus(T0 + 10)])], RunContext()).records
-    assert [(type(one), one.slot_index) for one in first] == [(Run, None)]
-    records = runs.take([(rank(), [STEP])], RunContext()).records
-    (run,) = the(Run, records)
-    assert (run.node_uid, run.slot_index, run.pod_uid) == ("host/h", 0, "run:l1:0")
-    assert [(w.node_uid, w.slot_index) for w in the(StepWindow, records)] == [("host/h", 0)]
-
-
-def test_what_is_said_from_a_pod_that_nobody_knows_waits() -> None:
-    runs, who = RunRegistry(), rank(pod_uid="p1", local_rank=1, gpu_uuid="GPU-y")
-    taken = runs.take([(who, [STEP]), (rank("other", gpu_uuid="GPU-z"), [STEP])], RunContext(), patient=True)
-    assert taken.waiting == [(who, [STEP])]
-    assert {run.launch for run in the(Run, taken.records)} == {"other"}
-    without_device = runs.take(taken.waiting, RunContext(pods=[pod()]), patient=True)
-    assert without_device.records == []
-    placed = runs.take(taken.waiting, RunContext(pods=[pod()], holds=HOLDS), patient=True)
-    assert (placed.waiting, the(Run, placed.records)[0].slot_index) == ([], 5)
-    # in the end it is taken as it is, and holds its device itself
-    (run,) = the(Run, RunRegistry().take(taken.waiting, RunContext()).records)
-    assert (run.node_uid, run.pod_uid) == ("host/h", "run:l1:0")
-
-
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_record_of_a_rank_has_all_that_is_known() -> None:
     runs, who = RunRegistry(), rank(ranks=4)
-    told = [
+    statuses = [
         RankStatus(T0 + 1_000),
         RankStatus(T0 + 2_000, first_step_ms=T0 + 1_900),
         RankStatus(T0 + 3_000, resumed_step=7),
         RankStatus(T0 + 9_000, ended_ms=T0 + 8_900, outcome="killed"),
         RankStatus(T0 + 4_000),
     ]
-    records = [the(Run, runs.take([(who, [news])], RunContext()).records) for news in told]
+    records = [the(Run, runs.take([(who, [news])], RunContext()).records) for news in statuses]
     assert records[-1] == []  # nothing new
     assert [record.time_ms for (record,) in records[:-1]] == [T0 + 1_000, T0 + 2_000, T0 + 3_000, T0 + 9_000]
     (last,) = records[3]
@@ -307,65 +239,3 @@ def test_every_record_of_a_rank_has_all_that_is_known() -> None:
         Run, runs.take([(who, [RankStatus(T0 + 8_900, ended_ms=T0 + 8_900, outcome="failed")])], RunContext()).records
     )
     assert (late.time_ms, late.outcome, late.ended_ms) == (T0 + 9_001, "failed", T0 + 8_900)
-
-
-def test_a_holder_is_there_until_its_run_ends() -> None:
-    runs, who = RunRegistry(), rank(experiment="e")
-    begun = runs.take([(who, [STEP])], RunContext()).records
-    assert [(a.from_ms, a.to_ms, a.source) for a in the(Allocation, begun)] == [(T0, None, "sdk")]
-    assert [(w.kind, w.experiment, w.team) for w in the(Workload, begun)] == [("Run", "e", "local")]
-    assert [(s.node_uid, s.uuid, s.from_ms) for s in the(Slot, begun)] == [("host/h", "GPU-0", None)]
-    ended = runs.take(
-        [(who, [RankStatus(T0 + 60_000, ended_ms=T0 + 60_000, outcome="succeeded")])], RunContext()
-    ).records
-    assert [(a.from_ms, a.to_ms) for a in the(Allocation, ended)] == [(T0, T0 + 60_000)]
-    assert [(p.phase, p.ended_ms) for p in the(Pod, ended)] == [("Succeeded", T0 + 60_000)]
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
-def test_a_checkpoint_says_from_which_step_its_attempt_resumed(order: tuple[int, ...]) -> None:
-    """The last that an earlier attempt saved there, whoever is heard first."""
-    first, second = rank("a", run="r"), rank("b", run="r", started_ms=T0 + 500_000)
-    told = [
-        (first, [EventMessage(T0 + 1_000, "checkpoint_saved", step=10, message="/last.pt")]),
-        (first, [EventMessage(T0 + 2_000, "checkpoint_saved", step=20, message="/last.pt")]),
-        (
-            second,
-            [
-                EventMessage(T0 + 501_000, "restored", message="/last.pt"),
-                EventMessage(T0 + 600_000, "checkpoint_saved", step=99, message="/last.pt"),
-            ],
-        ),
-    ]
-    runs, records = RunRegistry(), []
-    runs.take([(first, [RankStatus(T0)])], RunContext())
-    for number in order:
-        records += the(Run, runs.take([told[number]], RunContext()).records)
-    assert max(run for run in records if run.attempt == 2).resumed_step == 20
-
-
-def test_a_restart_knows_the_checkpoints_of_before() -> None:
-    known = RunContext(attempts=[("r", 1, "a")], checkpoints=[("r", 1, "/last.pt", T0, 20)])
-    who = rank("b", run="r")
-    (run,) = the(
-        Run, RunRegistry().take([(who, [EventMessage(T0 + 9, "restored", message="/last.pt")])], known).records
-    )
-    assert (run.attempt, run.resumed_step) == (2, 20)
-
-
-def test_values_keep_their_rank() -> None:
-    said = [MetricMessage(T0, "loss", 0.5, 7, "min"), MetricMessage(T0, "f1", 0.5, 40, "max", "transformers", 30, 39)]
-    assert the(Metric, RunRegistry().take([(rank(number=3), said)], RunContext()).records) == [
-        Metric(T0, "l1", 1, 3, "loss", 0.5, 7, "min"),
-        Metric(T0, "l1", 1, 3, "f1", 0.5, 40, "max", "transformers", 30, 39),
-    ]
-
-
-def test_messages_have_the_fields_of_their_records_in_the_same_order():
-    """Records are made of messages by position where that is faster."""
-    identity = {"run", "attempt", "rank", "node_uid", "slot_index", "pod_uid"}
-    for message, kind in ((WindowMessage, StepWindow), (BatchMessage, Batch), (MetricMessage, Metric)):
-        assert list(message._fields) == [name for name in kind._fields if name not in identity]
-    assert StepWindow._fields[:8] == ("time_ms", "to_ms", "run", "attempt", "rank", "node_uid", "slot_index", "pod_uid")
-    for kind in (Batch, Metric):
-        assert kind._fields[:4] == ("time_ms", "run", "attempt", "rank")

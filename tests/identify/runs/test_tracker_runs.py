@@ -1,4 +1,4 @@
-"""Runs of trackers: which run or workload each is, and what is written of it."""
+"""Runs of trackers: which run or workload each is, and its records."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_its_own_processes_have_the_first_word_and_nothing_is_written_twice():
     one = tracked(pod_uid="elsewhere")
     join = joiner.join(one)
     assert join == Join("process", run="run")
-    # what the SDK heard is there already; what an evaluation added is not
+    # the SDK's own metrics are stored already; those of an evaluation are not
     assert joiner.records(one, join, points, (), has={"loss"}) == [
         Metric(at(40), "run", 1, 0, "f1", 0.9, 7, source="mlflow")
     ]
@@ -84,8 +84,8 @@ def test_a_run_of_the_sdk_is_that_run(where):
     one = tracked(**where)
     join = joiner.join(one)
     assert (join.run, join.pods) == ("run", ())
-    told = [record for record in joiner.records(one, join, [], ()) if isinstance(record, Event)]
-    assert [(event.kind, event.run, event.reason) for event in told] in ([], [("mlflow_run", "run", "abc")])
+    found_events = [record for record in joiner.records(one, join, [], ()) if isinstance(record, Event)]
+    assert [(event.kind, event.run, event.reason) for event in found_events] in ([], [("mlflow_run", "run", "abc")])
 
 
 def test_what_may_be_two_things_is_neither_and_both_are_said():

@@ -1,0 +1,18 @@
+"""Stacks of programs as short lines of evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyrometer.causes._stacks import innermost
+
+STOPPED = "stopped by a signal (state T)"
+
+
+@pytest.mark.parametrize("text", ["", "no stack (state D)", STOPPED, 'File "x", line y, in z'])
+def test_a_stack_without_frames_has_no_lines(text):
+    assert innermost(text) == []
+
+
+def test_a_windows_path_is_short_too():
+    assert innermost('  File "C:\\me\\work\\train.py", line 3, in <module>\n') == ["work/train.py:3 in <module>"]
