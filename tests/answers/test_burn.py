@@ -31,13 +31,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
-def test_it_says_what_why_says_about_the_same_time(store: Store) -> None:
+def test_burn_equals_why_for_the_same_time(store: Store) -> None:
     burned, explained = (ask(store, TWO_HOURS, Settings(), zone=UTC) for ask in (burn, why))
     shared = ("window", "timezone", "origin", "total", "prices_assumed", "states", "evidence", "teams")
     assert {name: burned[name] for name in shared} == {name: explained[name] for name in shared}
 
 
-def test_nobody_s_time_is_the_platform_s_and_of_no_experiment(store: Store) -> None:
+def test_unallocated_time_is_of_the_platform_and_no_experiment(store: Store) -> None:
     answer = burn(store, TWO_HOURS, Settings(), zone=UTC)
     held, free = answer["experiments"]
     assert (held["team"], held["experiment"], held["held_gpu_ms"]) == ("nlp", "llama-sft", 4 * 90 * MINUTE)
@@ -46,7 +46,7 @@ def test_nobody_s_time_is_the_platform_s_and_of_no_experiment(store: Store) -> N
     assert held["waste_gpu_ms"] == sum(row["gpu_ms"] for row in answer["states"] if row["family"] == "waste")
 
 
-def test_the_rate_is_that_of_the_newest_minutes(store: Store) -> None:
+def test_burn_rate_covers_the_newest_minutes(store: Store) -> None:
     rate = burn(store, TWO_HOURS, Settings(), zone=UTC)["rate"]
     assert (rate["gpus"], rate["held_gpus"]) == (4, 0)
     assert (rate["usd_micro_per_hour"], rate["wasted_usd_per_hour"]) == (4 * PRICE_USD_MICRO, 0)
@@ -55,7 +55,7 @@ def test_the_rate_is_that_of_the_newest_minutes(store: Store) -> None:
     assert 0 < earlier["wasted_usd_per_hour"] < earlier["usd_per_hour"]
 
 
-def test_a_window_after_all_that_is_known_burns_nothing(store: Store) -> None:
+def test_time_range_after_all_data_burns_nothing(store: Store) -> None:
     answer = burn(store, TimeRange(at(500), at(600)), Settings(), zone=UTC)
     assert (answer["total"]["gpu_ms"], answer["timeline"]["rows"], answer["rate"]["gpus"]) == (0, [], 0)
     assert answer["rate"]["usd_micro_per_hour"] is None
@@ -71,13 +71,13 @@ def test_buckets_are_round_and_few(hours: int, bucket_minutes: int, store: Store
     assert all(row["from_ms"] % timeline["bucket_ms"] == 0 for row in timeline["rows"])
 
 
-def test_days_begin_at_the_reader_s_midnight(store: Store) -> None:
+def test_daily_buckets_begin_at_midnight_of_the_time_zone(store: Store) -> None:
     window = TimeRange(START_MS - 200 * 24 * HOUR, START_MS + 2 * HOUR)
     (row,) = burn(store, window, Settings(), zone=ZoneInfo("Asia/Kolkata"))["timeline"]["rows"]
     assert row["from"].endswith("T00:00:00+05:30")
 
 
-def test_what_has_no_price_has_no_money(tmp_path: Path) -> None:
+def test_unpriced_time_has_no_dollars(tmp_path: Path) -> None:
     records: list[Any] = [record for record in NIGHT if not isinstance(record, Price)]
     records += [Node(t, "test", "n9", "node-9", 2, "Other GPU", pool="priced") for t in (START_MS, at(120) - 1)]
     with Store(tmp_path, create=True) as store:

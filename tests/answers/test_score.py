@@ -65,7 +65,7 @@ def figures(answer):
 
 
 class TestMatching:
-    def test_all_right(self):
+    def test_score_of_a_correct_answer_is_perfect(self):
         answer = scored([finding()], [finding()])
         assert (*figures(answer), answer["usd_error"]) == (1.0, 1.0, 0.0)
         assert answer["causes"] == [
@@ -76,31 +76,31 @@ class TestMatching:
     @pytest.mark.parametrize(
         "other", [{"cause": "straggler"}, {"workload": "mistral"}, {"workload": None}, {"from_min": 61, "to_min": 90}]
     )
-    def test_another_cause_workload_or_time_is_not_it(self, other):
+    def test_finding_with_another_cause_workload_or_time_does_not_match(self, other):
         answer = scored([finding()], [finding(**other)])
         assert figures(answer) == (0.0, 0.0)
         assert len(answer["missed"]) == len(answer["wrong"]) == 1
 
     @pytest.mark.parametrize(("to_min", "right"), [(30, 1.0), (29.9, 0.0), (120, 1.0), (120.3, 0.0)])
-    def test_half_of_the_time_must_be_the_same(self, to_min, right):
+    def test_match_needs_half_of_the_time(self, to_min, right):
         assert figures(scored([finding()], [finding(to_min=to_min)])) == (right, right)
 
-    def test_a_near_miss_says_how_near(self):
+    def test_near_miss_reports_its_overlap(self):
         assert scored([finding()], [finding(to_min=15)])["missed"][0]["overlap"] == 0.25
 
-    def test_one_to_one(self):
+    def test_each_finding_matches_one_truth(self):
         answer = scored([finding()], [finding(), finding(from_min=1)])
         assert figures(answer) == (0.5, 1.0)
         answer = scored([finding(), finding(from_min=1)], [finding()])
         assert figures(answer) == (1.0, 0.5)
 
-    def test_the_best_overlap_goes_first(self):
+    def test_match_prefers_the_best_overlap(self):
         planted = [finding(to_min=60, culprit={"rank": 1}), finding(to_min=80, culprit={"rank": 2})]
         found = [finding(to_min=78, culprit={"rank": 2}), finding(to_min=62, culprit={"rank": 1})]
         answer = scored(planted, found)
         assert (*figures(answer), answer["culprit"]) == (1.0, 1.0, 1.0)
 
-    def test_nobodys_findings_are_told_apart_by_their_culprit(self):
+    def test_findings_of_the_platform_match_by_culprit(self):
         planted = [
             finding("hardware_failure", None, 0, 60, culprit={"node": "a"}),
             finding("hardware_failure", None, 2, 62, culprit={"node": "b"}),
@@ -112,7 +112,7 @@ class TestMatching:
         answer = scored(planted, found)
         assert (*figures(answer), answer["culprit"]) == (1.0, 1.0, 1.0)
 
-    def test_per_cause(self):
+    def test_score_counts_per_cause(self):
         planted = [finding(), finding("straggler"), finding("straggler", "mistral")]
         found = [finding("straggler"), finding("data_stall")]
         answer = scored(planted, found)
@@ -124,45 +124,45 @@ class TestMatching:
         ]
         assert (answer["causes"][0]["precision"], answer["causes"][2]["recall"]) == (None, None)
 
-    def test_nothing_planted_nothing_found(self):
+    def test_score_without_truths_and_findings_is_undefined(self):
         answer = scored()
         assert (*figures(answer), answer["culprit"], answer["usd_error"], answer["state_error"]) == (None,) * 5
 
 
 class TestDetection:
-    def test_nine_in_ten_are_told_by_then(self):
+    def test_detection_is_the_ninetieth_percentile(self):
         names = [f"job-{n}" for n in range(20)]
         planted = [finding(workload=name, from_min=2) for name in names]
         found = [finding(workload=name, from_min=2, detected_min=3 + n) for n, name in enumerate(names)]
         assert scored(planted, found)["detect_s_p90"] == 60 * 18  # of twenty the eighteenth
 
-    def test_it_counts_from_what_really_happened(self):
+    def test_detection_counts_from_the_true_start(self):
         assert scored([finding()], [finding(from_min=3, detected_min=5)])["detect_s_p90"] == 300
 
-    def test_of_what_is_matched_only(self):
+    def test_detection_counts_only_matched_findings(self):
         answer = scored([finding(), finding("straggler")], [finding(), finding("data_stall", detected_min=50)])
         assert answer["detect_s_p90"] == 60
         assert scored([finding()], [])["detect_s_p90"] is None
 
     @given(st.lists(st.floats(0, 1e6), min_size=1))
-    def test_no_more_than_one_in_ten_is_later(self, values):
+    def test_detection_is_later_for_at_most_one_in_ten(self, values):
         p90 = scoring._p90(values)
         assert p90 in values
         assert sum(value > p90 for value in values) <= len(values) / 10 < 1 + sum(value >= p90 for value in values)
 
 
 class TestWhatCannotBeSeen:
-    def test_it_counts_for_nothing(self):
+    def test_undetectable_truth_is_not_counted(self):
         answer = scored([finding(), finding("straggler", detectable=False)], [finding()])
         assert (*figures(answer), answer["usd_error"], answer["missed"]) == (1.0, 1.0, 0.0, [])
         assert [row["cause"] for row in answer["causes"]] == ["hang"]
 
-    def test_found_anyway_it_is_neither_right_nor_wrong(self):
+    def test_undetectable_truth_that_was_found_is_not_counted(self):
         hidden = finding("straggler", detectable=False)
         answer = scored([finding(), hidden], [finding(), finding("straggler", usd=70)])
         assert (*figures(answer), answer["usd_error"], answer["wrong"]) == (1.0, 1.0, 0.0, [])
 
-    def test_another_one_of_its_kind_is_wrong_still(self):
+    def test_other_finding_of_an_undetectable_kind_is_wrong(self):
         answer = scored([finding("straggler", detectable=False)], [finding("straggler", "mistral")])
         assert figures(answer) == (0.0, None)
 
@@ -179,25 +179,25 @@ class TestCulprit:
             ({}, {"rank": 5}, None),
         ],
     )
-    def test_every_field_that_the_truth_names(self, named, found, share):
+    def test_culprit_needs_every_field_of_the_truth(self, named, found, share):
         answer = scored([finding(culprit=named)], [finding(culprit=found)])
         assert answer["culprit"] == share
         assert len(answer["wrong_culprit"]) == (share == 0.0)
         assert answer["precision"] == 1.0
 
-    def test_of_what_is_matched_only(self):
+    def test_culprit_counts_only_matched_findings(self):
         planted = [finding(culprit={"rank": 1}), finding("straggler", culprit={"rank": 2})]
         assert scored(planted, [finding(culprit={"rank": 1})])["culprit"] == 1.0
 
 
-def test_dollars_are_compared_in_sum():
+def test_usd_error_compares_totals():
     answer = scored([finding(usd=100), finding("straggler", usd=300)], [finding(usd=150), finding("plateau", usd=150)])
     assert answer["usd_error"] == 0.25
     assert scored([finding(usd=100)], [finding(usd_micro=None)])["usd_error"] == 1.0
 
 
 class TestStates:
-    def test_half_of_the_differences_over_the_total(self):
+    def test_state_error_is_half_of_the_differences_over_the_total(self):
         true = [cell("train", 6), cell("hang", 2), cell("free", 2, None)]
         found = [cell("train", 7), cell("hang", 1), cell("free", 2, None)]
         answer = scored(true_cells=true, found_cells=found)
@@ -208,7 +208,7 @@ class TestStates:
             {"state": "free", "truth_gpu_ms": 2 * HOUR, "found_gpu_ms": 2 * HOUR},
         ]
 
-    def test_another_hour_or_workload_is_wrong_though_the_sums_agree(self):
+    def test_state_error_counts_other_hours_and_workloads(self):
         assert scored(true_cells=[cell("train", 4)], found_cells=[cell("train", 4, hour=1)])["state_error"] == 1.0
         assert scored(true_cells=[cell("train", 4)], found_cells=[cell("train", 4, "mistral")])["state_error"] == 1.0
 
@@ -222,7 +222,7 @@ class TestStates:
             ({"infer": 3, "idle_held": 2, "unused_device": 1}, {"infer": 3, "idle_held": 2, "unused_device": 1}),
         ],
     )
-    def test_what_gpu_telemetry_cannot_tell_apart_is_right(self, true, found):
+    def test_states_that_gpu_telemetry_cannot_distinguish_are_right(self, true, found):
         cells = [[cell(state, hours) for state, hours in side.items()] for side in (true, found)]
         assert scored(true_cells=cells[0], found_cells=cells[1], evidence="gpu")["state_error"] == 0.0
         assert scored(true_cells=cells[0], found_cells=cells[1])["state_error"] == (
@@ -240,11 +240,11 @@ class TestStates:
             ({"train": 4, "hang": 4}, {"active": 8}, 0.5),
         ],
     )
-    def test_the_rest_is_wrong(self, true, found, error):
+    def test_other_states_are_wrong(self, true, found, error):
         cells = [[cell(state, hours) for state, hours in side.items()] for side in (true, found)]
         assert scored(true_cells=cells[0], found_cells=cells[1], evidence="gpu")["state_error"] == error
 
-    def test_kubernetes_alone_shows_only_who_held_it(self):
+    def test_kubernetes_alone_shows_only_the_holder(self):
         true = [cell("train", 5), cell("hang", 1), cell("startup", 2), cell("gang_wait", 1), cell("free", 1, None)]
         found = [cell("unobserved", 7), cell("startup", 1), cell("gang_wait", 1), cell("free", 1, None)]
         assert scored(true_cells=true, found_cells=found, evidence="kubernetes")["state_error"] == 0.0
@@ -282,7 +282,7 @@ small_cells = st.dictionaries(st.sampled_from([s.name for s in STATES]), st.inte
 
 
 @given(evidence=st.sampled_from(["full", "gpu", "kubernetes"]), true=small_cells, found=small_cells)
-def test_as_much_fits_as_can(evidence, true, found):
+def test_state_error_uses_the_best_assignment(evidence, true, found):
     looks_like = scoring._LOOKS_LIKE[evidence]
     seen = scoring._as_observed(true, found, looks_like)
     assert sum(seen.values()) == sum(true.values())
@@ -300,12 +300,12 @@ class TestTruthsThatAreNone:
             ({"findings": [finding(**{"from": "yesterday"})]}, "yesterday"),
         ],
     )
-    def test_they_say_why(self, change, message):
+    def test_invalid_truth_gives_the_reason(self, change, message):
         with pytest.raises(TruthError, match=message):
             score(truth() | change, {"findings": [finding()]}, [])
 
     @pytest.mark.parametrize("window", [None, {}, {"from": "2026-01-01T00:00:00Z", "to": "soon"}])
-    def test_without_a_window(self, window):
+    def test_truth_without_a_time_range_is_rejected(self, window):
         with pytest.raises(TruthError, match="its window lacks"):
             truth_window(truth() | {"window": window})
 
@@ -322,7 +322,7 @@ def hung(tmp_path_factory):
         return why(store, window, Settings(), zone=UTC), ledger_cells(store, window)
 
 
-def test_a_night_against_its_truth(hung):
+def test_score_of_a_night_against_its_truth(hung):
     answer, cells = hung
     hang = finding(from_min=40, to_min=120, culprit={"rank": 2, "node": "node-1"}, usd_micro=19_200_000)
     true = [cell("train", 4 * 40 / 60), cell("hang", 4 * 20 / 60), cell("hang", 4, hour=1)]

@@ -34,7 +34,7 @@ def why(folder: Path, records: list[Any], **parameters: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("price", [True, False])
-def test_the_two_parts_of_the_waste_add_up_to_it(tmp_path: Path, price: bool) -> None:
+def test_explained_and_unexplained_waste_add_up(tmp_path: Path, price: bool) -> None:
     records = [one for one in HUNG if price or not isinstance(one, Price)]
     answer = why(tmp_path, records)
     waste = answer["waste"]
@@ -47,14 +47,14 @@ def test_the_two_parts_of_the_waste_add_up_to_it(tmp_path: Path, price: bool) ->
     assert waste["explained"]["gpu_ms"] > 0
 
 
-def test_the_terminal_splits_it_too(tmp_path: Path) -> None:
+def test_terminal_output_splits_the_waste(tmp_path: Path) -> None:
     answer = why(tmp_path, HUNG)
     answer["waste"]["explained"]["usd_micro"] = 1_330_000_000
     answer["waste"]["unexplained"]["usd_micro"] = 509_000_000
     assert "Findings explain $1,330 of the waste; $509 is unexplained." in render_text(answer)
 
 
-def test_workloads_know_what_they_wasted(tmp_path: Path) -> None:
+def test_workloads_have_their_waste(tmp_path: Path) -> None:
     answer = why(tmp_path, HUNG)
     (row,) = answer["workloads"]
     (team,) = (team for team in answer["teams"] if team["team"] == row["team"])
@@ -67,7 +67,7 @@ def bars(text: str) -> dict[str, list[str]]:
     return {line[2:25].strip(): [word for word in line[25:].split() if word.strip("█▏▎▍▌▋▊▉")] for line in lines}
 
 
-def test_shares_are_of_dollars_although_some_time_has_no_price(tmp_path: Path) -> None:
+def test_shares_are_of_dollars_with_partial_prices(tmp_path: Path) -> None:
     """A pool without a price: its time has no share of the dollars, and the others' shares are what they cost."""
     priced = next(one for one in HUNG if isinstance(one, Price))
     records = [one for one in HUNG if not isinstance(one, Price)]
@@ -85,7 +85,7 @@ def test_shares_are_of_dollars_although_some_time_has_no_price(tmp_path: Path) -
             assert float(shown[STATE[row["state"]].title][0].strip("<%")) == pytest.approx(share, abs=0.51)
 
 
-def test_without_any_price_shares_are_of_gpu_time_and_that_is_said(tmp_path: Path) -> None:
+def test_shares_without_prices_are_of_gpu_time(tmp_path: Path) -> None:
     text = render_text(why(tmp_path, [one for one in HUNG if not isinstance(one, Price)]))
     assert "$" not in text
     assert "Shares are of GPU time." in " ".join(text.split())

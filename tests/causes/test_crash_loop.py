@@ -40,7 +40,7 @@ class TestWithTheSdk:
                 )
         return records
 
-    def test_three_without_a_step(self, tmp_path):
+    def test_three_attempts_without_a_step_are_a_crash_loop(self, tmp_path):
         (finding,) = explain(tmp_path, self.loop(3))["findings"]
         assert finding["cause"] == "crash_loop"
         assert interval(finding) == minutes(0, 30)
@@ -54,28 +54,28 @@ class TestWithTheSdk:
         ]
         assert finding["what_if"]["saved_gpu_ms"] == 0  # with the third it is one, and there was no fourth
 
-    def test_steps_that_were_lost_each_time(self, tmp_path):
+    def test_repeated_attempts_that_lose_their_steps_are_a_crash_loop(self, tmp_path):
         (finding,) = explain(tmp_path, self.loop(4, steps_min=4))["findings"]
         assert interval(finding) == minutes(0, 40)
         assert finding["gpu_ms"] == 4 * 40 * MINUTE  # startup and lost work
         assert finding["evidence"][0].startswith("no attempt got past the step it started from")
         assert finding["what_if"]["saved_gpu_ms"] == 4 * 10 * MINUTE  # all of the fourth
 
-    def test_two_are_not_enough(self, tmp_path):
+    def test_two_failures_are_not_a_crash_loop(self, tmp_path):
         assert found(explain(tmp_path, self.loop(2))) == []
 
-    def test_failures_with_progress_are_none(self, tmp_path):
+    def test_failures_with_progress_are_not_a_crash_loop(self, tmp_path):
         assert found(explain(tmp_path, self.loop(4, steps_min=4, progress=200))) == []
 
-    def test_running_out_of_memory_is_told_as_that(self, tmp_path):
+    def test_repeated_out_of_memory_is_reported_as_out_of_memory(self, tmp_path):
         findings = explain(tmp_path, self.loop(3, error="OutOfMemoryError"))["findings"]
         assert [f["cause"] for f in findings] == ["out_of_memory"]
 
-    def test_being_preempted_is_none(self, tmp_path):
+    def test_repeated_preemption_is_not_a_crash_loop(self, tmp_path):
         evictions = [Event(at(10 * n), "preempted", pod_uid="llama-0") for n in (1, 2, 3)]
         assert found(explain(tmp_path, [*self.loop(3), *evictions])) == []
 
-    def test_a_window_cuts_it_and_still_counts_what_was_before(self, tmp_path):
+    def test_crash_loop_is_cut_at_the_time_range_and_counts_earlier_attempts(self, tmp_path):
         with Store(tmp_path, create=True) as store:
             store.append(self.loop(3))
             build(store, Settings(), now_ms=at(120))
@@ -85,7 +85,7 @@ class TestWithTheSdk:
             assert "3 times" in finding["title"]
             assert found(why(store, TimeRange(at(40), at(60)), Settings(), zone=UTC)) == []
 
-    def test_unpriced(self, tmp_path):
+    def test_crash_loop_without_prices_has_no_cost(self, tmp_path):
         finding = only(explain(tmp_path, [r for r in self.loop(3) if not isinstance(r, Price)]))
         assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 30 * MINUTE)
 
@@ -111,7 +111,7 @@ class TestWithKubernetesAlone:
         return records
 
     @pytest.mark.parametrize("numbered", [True, False])
-    def test_short_lives(self, tmp_path, numbered):
+    def test_pods_with_short_lives_are_a_crash_loop(self, tmp_path, numbered):
         finding = only(explain(tmp_path, [*cluster(), *self.pods([8, 9, 10], numbered=numbered)]))
         assert interval(finding) == minutes(0, 31)
         assert finding["gpu_ms"] == 2 * (8 + 9 + 10) * MINUTE  # what ran unseen as well: it came to nothing
@@ -119,10 +119,10 @@ class TestWithKubernetesAlone:
         assert finding["evidence"][1] == "its pods ended with Error"
         assert finding["confidence"] < 0.9
 
-    def test_a_long_life_between_them_breaks_the_row(self, tmp_path):
+    def test_long_life_between_failures_ends_the_crash_loop(self, tmp_path):
         assert found(explain(tmp_path, [*cluster(), *self.pods([8, 9, 45, 10, 9])])) == []
 
-    def test_pods_that_succeed_one_after_the_other_are_none(self, tmp_path):
+    def test_successive_successful_pods_are_not_a_crash_loop(self, tmp_path):
         assert found(explain(tmp_path, [*cluster(), *self.pods([8, 9, 10], phase="Succeeded")])) == []
 
     def parts(self, *parts, **of_workload):
@@ -133,24 +133,24 @@ class TestWithKubernetesAlone:
         return [r._replace(**{field[type(of[r.pod_uid])]: of[r.pod_uid]}) if isinstance(r, Pod) else r for r in records]
 
     @pytest.mark.parametrize("parts", [(0, 1, 2, 3), ("load", "train", "test"), (0, 0, 1, 1)])
-    def test_parts_of_a_job_that_fail_each_for_itself_are_none(self, tmp_path, parts):
+    def test_independent_failures_of_parts_are_not_a_crash_loop(self, tmp_path, parts):
         assert found(explain(tmp_path, [*cluster(), *self.parts(*parts)])) == []
 
     @pytest.mark.parametrize("parts", [(2, 2, 2), ("train", "train", "train")])
-    def test_a_part_that_is_tried_again_and_again(self, tmp_path, parts):
+    def test_repeated_failures_of_one_part_are_a_crash_loop(self, tmp_path, parts):
         assert only(explain(tmp_path, [*cluster(), *self.parts(*parts)]))["gpu_ms"] == 2 * 3 * 5 * MINUTE
 
-    def test_parts_of_which_each_is_tried_again(self, tmp_path):
+    def test_repeated_failures_of_several_parts_are_a_crash_loop(self, tmp_path):
         both = found(explain(tmp_path, [*cluster(), *self.parts(0, 1, 0, 1, 0, 1)]))
         assert [one["gpu_ms"] for one in both] == [2 * 3 * 5 * MINUTE] * 2
 
-    def test_a_gang_fails_whichever_of_its_pods_is_still_there(self, tmp_path):
+    def test_gang_failure_is_counted_once_for_any_recorded_pod(self, tmp_path):
         """While the collector was down, the others of each attempt were deleted, and were not seen."""
         unseen = Event(at(0) - MINUTE, "watch_gap", 60 * MINUTE, "test")
         records = [*cluster(), *self.parts(0, 3, 1, gang_pods=4), unseen]
         assert only(explain(tmp_path, records))["gpu_ms"] == 2 * 3 * 5 * MINUTE
 
-    def test_pods_that_fail_side_by_side_are_one_attempt(self, tmp_path):
+    def test_concurrent_pod_failures_are_one_attempt(self, tmp_path):
         records = [Workload(at(0), "test", "llama", "Job", "ml", "llama", team="nlp")]
         for number in range(4):
             for r in pod(f"llama-{number}", "llama", f"n{number}", to_min=20):
@@ -166,22 +166,22 @@ class TestWithKubernetesAlone:
             start += life + waits
         return [*cluster(), *job(pods=1), *records]
 
-    def test_containers_that_are_restarted_in_their_pod(self, tmp_path):
+    def test_container_restarts_are_a_crash_loop(self, tmp_path):
         finding = only(explain(tmp_path, self.restarts(2, 3, 2, 3)))
         assert interval(finding) == minutes(0, 25)  # the life after the last restart continues
         assert finding["gpu_ms"] == 2 * 25 * MINUTE  # what ran unseen, and what was waited for the next container
         assert finding["evidence"][1] == "its pods ended with Error"
 
-    def test_containers_that_live_long_or_end_well_are_none(self, tmp_path):
+    def test_long_lived_or_successful_containers_are_not_a_crash_loop(self, tmp_path):
         assert found(explain(tmp_path / "long", self.restarts(32, 33))) == []
         assert found(explain(tmp_path / "well", self.restarts(2, 3, 2, 3, reason="Completed"))) == []
 
-    def test_containers_that_memory_killed_are_told_as_such(self, tmp_path):
+    def test_oom_killed_containers_are_reported_as_out_of_memory(self, tmp_path):
         answer = explain(tmp_path, self.restarts(2, 3, 2, 3, reason="OOMKilled"))
         assert found(answer) == []
         assert [f["cause"] for f in answer["findings"]] == ["out_of_memory"]
 
-    def test_two_workloads_at_once(self, tmp_path):
+    def test_concurrent_crash_loops_of_two_workloads_are_two_findings(self, tmp_path):
         records = [*self.pods([8, 9, 10]), *self.pods([5, 5, 5, 5, 20], workload="bert", node="n1")]
         findings = found(explain(tmp_path, [*cluster(), *records]))
         assert {f["workload"]["name"]: f["gpu_ms"] for f in findings} == {
@@ -190,5 +190,5 @@ class TestWithKubernetesAlone:
         }
 
 
-def test_a_healthy_night_has_none(tmp_path):
+def test_healthy_night_has_no_crash_loop(tmp_path):
     assert explain(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120)])["findings"] == []

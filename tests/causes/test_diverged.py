@@ -7,7 +7,7 @@ from tests.support import clusters
 from tests.support.clusters import all_ranks, at, cluster, event, explain, interval, job, minutes, run, sole_finding
 
 
-def test_training_on_after_the_loss_is_no_number(tmp_path):
+def test_training_after_a_nonfinite_loss_is_diverged(tmp_path):
     reports = [event("nonfinite_loss", 70, rank, step=7_000 + (rank != 3)) for rank in (0, 3)]
     drawn = [
         Batch(

@@ -71,7 +71,7 @@ def night(*phases, **more):
 
 
 @pytest.mark.parametrize("every_s", [10, 30, 60])
-def test_less_power_for_the_same_activity(tmp_path, every_s):
+def test_less_power_at_the_same_activity_is_suspected_divergence(tmp_path, every_s):
     (finding,) = explain(tmp_path, night((0, 47, TRAINS), (47, 120, ON_NAN), every_s=every_s))["findings"]
     assert finding["cause"] == "diverged_suspected"
     assert interval(finding) == minutes(47, 120)
@@ -90,7 +90,7 @@ def test_less_power_for_the_same_activity(tmp_path, every_s):
         pytest.param((0.7, 0.6, 0.7, 1.0, 1.0, 1.0, 0.6, 0.6, 0.6, 0.7, 1.0, 1.0), id="as it did before"),
     ],
 )
-def test_activity_that_goes_up_and_down_does_not_hide_it(tmp_path, shares):
+def test_varying_activity_does_not_hide_divergence(tmp_path, shares):
     def at_share(look, share):
         drawn = {"power_w": round(60 + (look["power_w"] - 60) * share)}
         return look | drawn | {name: round(look[name] * share) for name in look if name.endswith("_permille")}
@@ -103,7 +103,7 @@ def test_activity_that_goes_up_and_down_does_not_hide_it(tmp_path, shares):
     assert explain(tmp_path / "steady", night(*steady))["findings"] == []
 
 
-def test_a_steady_run_is_none(tmp_path):
+def test_steady_run_is_not_suspected(tmp_path):
     assert explain(tmp_path, night((0, 120, TRAINS)))["findings"] == []
 
 
@@ -119,28 +119,28 @@ def test_a_steady_run_is_none(tmp_path):
         pytest.param(EVALUATES, id="another phase"),
     ],
 )
-def test_what_looks_like_it_and_is_not(tmp_path, after):
+def test_similar_patterns_are_not_suspected(tmp_path, after):
     before = TRAINS | {"throttle_reasons": 0}
     assert found(explain(tmp_path, night((0, 50, before), (50, 120, after)))) == []
 
 
-def test_power_that_comes_back_is_none(tmp_path):
+def test_power_that_recovers_is_not_suspected(tmp_path):
     assert found(explain(tmp_path, night((0, 40, TRAINS), (40, 70, ON_NAN), (70, 120, TRAINS)))) == []
 
 
-def test_power_that_falls_slowly_is_none(tmp_path):
+def test_slow_power_drop_is_not_suspected(tmp_path):
     slowly = [(10 * n, 10 * n + 10, TRAINS | {"power_w": 674 - 20 * n}) for n in range(12)]
     assert found(explain(tmp_path, night(*slowly))) == []
 
 
-def test_evaluations_between_do_not_hide_it(tmp_path):
+def test_evaluations_do_not_hide_divergence(tmp_path):
     phases = [(20 * n, 20 * n + 18, TRAINS if n < 3 else ON_NAN) for n in range(6)]
     phases += [(20 * n + 18, 20 * n + 20, EVALUATES if n < 3 else EVALUATES | {"power_w": 490}) for n in range(6)]
     finding = only(explain(tmp_path, night(*sorted(phases, key=lambda p: p[0]))))
     assert interval(finding) == minutes(60, 120)
 
 
-def test_one_gpu_that_keeps_its_power_speaks_against_it(tmp_path):
+def test_one_gpu_with_constant_power_rules_out_divergence(tmp_path):
     records = [*cluster(), *job()]
     for number in range(4):
         after = TRAINS if number == 3 else ON_NAN
@@ -148,7 +148,7 @@ def test_one_gpu_that_keeps_its_power_speaks_against_it(tmp_path):
     assert found(explain(tmp_path, records)) == []
 
 
-def test_it_ends_with_the_attempt(tmp_path):
+def test_suspected_divergence_ends_with_the_attempt(tmp_path):
     records = [
         *cluster(),
         *job(to_min=90),
@@ -158,7 +158,7 @@ def test_it_ends_with_the_attempt(tmp_path):
     assert interval(only(explain(tmp_path, records))) == minutes(50, 90)
 
 
-def test_another_attempt_at_less_power_is_none(tmp_path):
+def test_later_attempt_at_less_power_is_not_suspected(tmp_path):
     records = [
         *cluster(),
         *job(to_min=60),
@@ -176,24 +176,24 @@ def test_another_attempt_at_less_power_is_none(tmp_path):
         ("sm_clock_mhz", "throttle_reasons"),
     ],
 )
-def test_without_the_evidence_it_is_silent(tmp_path, missing):
+def test_divergence_is_not_suspected_without_its_counters(tmp_path, missing):
     blank = dict.fromkeys(missing)
     assert found(explain(tmp_path, night((0, 50, TRAINS | blank), (50, 120, ON_NAN | blank)))) == []
 
 
-def test_the_default_counters_of_the_exporter_are_enough(tmp_path):
+def test_divergence_is_suspected_with_the_default_counters_of_the_exporter(tmp_path):
     blank = {"sm_active_permille": None, "throttle_reasons": None}
     finding = only(explain(tmp_path, night((0, 50, TRAINS | blank), (50, 120, ON_NAN | blank))))
     assert interval(finding) == minutes(50, 120)
 
 
-def test_where_the_sdk_speaks_nobody_guesses(tmp_path):
+def test_divergence_is_not_guessed_for_runs_with_the_sdk(tmp_path):
     windows = [w for rank in range(4) for w in steps(rank, 0, 120, forward_ms=20_000, backward_ms=30_000)]
     records = [*night((0, 50, TRAINS), (50, 120, ON_NAN)), *run(), *windows]
     assert found(explain(tmp_path, records)) == []
 
 
-def test_two_at_once(tmp_path):
+def test_concurrent_suspected_divergences_are_two_findings(tmp_path):
     more = [
         *(r._replace(node_uid="n2", name="node-2") for r in cluster(nodes=1) if hasattr(r, "gpu_count")),
         Workload(START_MS, "test", "bert", "PyTorchJob", "ml", "bert", team="nlp"),
@@ -205,7 +205,7 @@ def test_two_at_once(tmp_path):
     assert spent == {"llama": (minutes(50, 120), 4 * 70 * MINUTE), "bert": (minutes(80, 120), 2 * 40 * MINUTE)}
 
 
-def test_a_window_cuts_it(tmp_path):
+def test_suspected_divergence_is_cut_at_the_time_range(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append(night((0, 50, TRAINS), (50, 120, ON_NAN)))
         build(store, Settings(), now_ms=at(120))
@@ -215,7 +215,7 @@ def test_a_window_cuts_it(tmp_path):
         assert found(why(store, TimeRange(at(0), at(50)), Settings(), zone=UTC)) == []
 
 
-def test_unpriced(tmp_path):
+def test_suspected_divergence_without_prices_has_no_cost(tmp_path):
     records = [r for r in night((0, 50, TRAINS), (50, 120, ON_NAN)) if not isinstance(r, Price)]
     finding = only(explain(tmp_path, records))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 70 * MINUTE)

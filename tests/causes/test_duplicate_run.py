@@ -61,7 +61,7 @@ def only(answer):
     return finding
 
 
-def test_the_later_of_two_is_found(tmp_path):
+def test_later_of_two_equal_runs_is_the_duplicate(tmp_path):
     finding = only(explain(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=20)]))
     assert finding["workload"]["uid"] == "two"
     assert finding["culprit"] == {"run": "run-one"}
@@ -76,12 +76,12 @@ def test_the_later_of_two_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("digest", ["d2", None, ""])
-def test_another_configuration_or_none_is_another_run(tmp_path, digest):
+def test_run_with_another_or_no_configuration_is_not_a_duplicate(tmp_path, digest):
     records = [*training("one", "n0", digest=digest and "d1"), *training("two", "n1", digest=digest, from_min=20)]
     assert explain(tmp_path, [*cluster(), *records])["findings"] == []
 
 
-def test_what_has_succeeded_need_not_be_done_again(tmp_path):
+def test_run_after_a_successful_equal_run_is_a_duplicate(tmp_path):
     done = training("one", "n0", ended_min=30, outcome="succeeded")
     finding = only(explain(tmp_path, [*cluster(), *done, *training("two", "n1", from_min=40)]))
     assert interval(finding) == minutes(40, 120)
@@ -89,38 +89,38 @@ def test_what_has_succeeded_need_not_be_done_again(tmp_path):
 
 
 @pytest.mark.parametrize("outcome", ["failed", "killed", None])
-def test_what_has_failed_may_be_tried_again(tmp_path, outcome):
+def test_run_after_a_failed_equal_run_is_not_a_duplicate(tmp_path, outcome):
     failed = training("one", "n0", ended_min=30, outcome=outcome)
     assert explain(tmp_path, [*cluster(), *failed, *training("two", "n1", from_min=40)])["findings"] == []
 
 
-def test_once_the_earlier_has_failed_the_later_is_the_only_one(tmp_path):
+def test_duplicate_ends_when_the_earlier_run_fails(tmp_path):
     failed = training("one", "n0", ended_min=70, outcome="failed")
     finding = only(explain(tmp_path, [*cluster(), *failed, *training("two", "n1", from_min=20)]))
     assert interval(finding) == minutes(20, 70)
     assert finding["gpu_ms"] == 2 * 50 * MINUTE
 
 
-def test_another_attempt_of_a_run_is_none(tmp_path):
+def test_another_attempt_of_a_run_is_not_a_duplicate(tmp_path):
     first = training("one", "n0", ended_min=30, outcome="succeeded", run="run")
     again = training("two", "n1", from_min=40, run="run", attempt=2)
     assert explain(tmp_path, [*cluster(), *first, *again])["findings"] == []
 
 
-def test_another_run_of_the_same_workload_is_none(tmp_path):
+def test_another_run_of_the_same_workload_is_not_a_duplicate(tmp_path):
     first = training("one", "n0", workload="both")
     assert (
         explain(tmp_path, [*cluster(), *first, *training("two", "n1", workload="both", from_min=40)])["findings"] == []
     )
 
 
-def test_a_run_that_goes_on_from_a_checkpoint_is_none(tmp_path):
+def test_run_that_resumes_from_a_checkpoint_is_not_a_duplicate(tmp_path):
     first = training("one", "n0", ended_min=30, outcome="succeeded")
     on = training("two", "n1", from_min=40, resumed_step=3000)
     assert explain(tmp_path, [*cluster(), *first, *on])["findings"] == []
 
 
-def test_three_alike(tmp_path):
+def test_three_equal_runs_have_two_duplicates(tmp_path):
     records = [
         *cluster(nodes=3),
         *training("one", "n0", ended_min=10, outcome="failed"),
@@ -131,7 +131,7 @@ def test_three_alike(tmp_path):
     assert (finding["workload"]["uid"], finding["culprit"]) == ("three", {"run": "run-two"})
 
 
-def test_two_pairs(tmp_path):
+def test_two_pairs_of_equal_runs_have_two_duplicates(tmp_path):
     records = [
         *cluster(nodes=4),
         *training("a", "n0"),
@@ -143,14 +143,14 @@ def test_two_pairs(tmp_path):
     assert found == {"b": {"run": "run-a"}, "d": {"run": "run-c"}}
 
 
-def test_a_run_without_steps_has_trained_nothing(tmp_path):
+def test_run_without_steps_is_not_a_duplicate(tmp_path):
     records = [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=20)]
     records = [r for r in records if not (isinstance(r, StepWindow) and r.run == "run-two")]
     assert "duplicate_run" not in {finding["cause"] for finding in explain(tmp_path, records)["findings"]}
 
 
 @pytest.mark.parametrize(("from_min", "to_min"), [(0, 60), (50, 100), (60, 120)])
-def test_a_window_that_cuts_it(tmp_path, from_min, to_min):
+def test_duplicate_run_is_cut_at_the_time_range(tmp_path, from_min, to_min):
     explain(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=20)])
     with Store(tmp_path) as store:
         finding = only(why(store, TimeRange(at(from_min), at(to_min)), Settings(), zone=UTC))
@@ -158,13 +158,13 @@ def test_a_window_that_cuts_it(tmp_path, from_min, to_min):
     assert finding["gpu_ms"] == 2 * (to_min - max(20, from_min)) * MINUTE
 
 
-def test_a_window_before_the_later_began(tmp_path):
+def test_duplicate_run_is_not_found_before_its_start(tmp_path):
     explain(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=70)])
     with Store(tmp_path) as store:
         assert why(store, TimeRange(at(0), at(60)), Settings(), zone=UTC)["findings"] == []
 
 
-def test_unpriced_time_is_found_too(tmp_path):
+def test_duplicate_run_without_prices_is_found(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
     finding = only(explain(tmp_path, [*records, *training("one", "n0"), *training("two", "n1", from_min=20)]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 2 * 100 * MINUTE)
@@ -185,7 +185,7 @@ def losses(name, *values):
         ((3.0, 2.7, 2.6), None),  # something unrecorded was different
     ],
 )
-def test_losses_have_the_last_word(tmp_path, values, sentence):
+def test_duplicate_run_is_confirmed_or_ruled_out_by_its_losses(tmp_path, values, sentence):
     records = [*training("one", "n0"), *training("two", "n1", from_min=20), *losses("one", 3.0, 2.5, 2.2)]
     answer = explain(tmp_path, [*cluster(), *records, *losses("two", *values)])
     assert [finding["evidence"][1] for finding in answer["findings"]] == ([sentence] if sentence else [])

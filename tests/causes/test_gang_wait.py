@@ -23,7 +23,7 @@ def test_gang_wait_names_the_missing_pods(tmp_path):
     assert finding["gpu_ms"] == 2 * 30 * clusters.MINUTE
 
 
-def test_a_gang_that_waits_is_never_said_to_be_complete(tmp_path):
+def test_gang_wait_never_reports_a_complete_gang(tmp_path):
     """A member fails and is replaced, then the other one fails: two pods waited, one at a time. Later it needs more."""
     records = [
         *cluster(),

@@ -157,7 +157,7 @@ def hangs(tmp_path_factory):
         ),
     ],
 )
-def test_the_rank_that_the_others_wait_for(hangs, name, rank, phase, evidence):
+def test_hang_names_the_rank_that_the_others_wait_for(hangs, name, rank, phase, evidence):
     finding = hangs[name]
     place = {"rank": rank, "node": f"node-{2 * list(JOBS).index(name) + rank // 2}", "gpu": rank % 2}
     assert finding["culprit"] == place | ({"phase": phase} if phase else {})
@@ -170,7 +170,7 @@ def _hour(finding):
     return f"{finding['from'][11:13]}:"
 
 
-def test_of_several_that_are_equally_far_behind_none_is_to_blame_alone(hangs):
+def test_hang_names_all_ranks_that_are_equally_far_behind(hangs):
     node = f"node-{2 * list(JOBS).index('two-of-a-node')}"
     assert hangs["two-of-a-node"]["culprit"] == {"node": node}
     assert hangs["two-of-a-node"]["confidence"] < 0.95
@@ -181,20 +181,20 @@ def test_of_several_that_are_equally_far_behind_none_is_to_blame_alone(hangs):
     assert apart["evidence"][1] == "ranks 1 and 3 in data; 2 others wait in gradient synchronization"
 
 
-def test_where_all_stand_at_the_same_place_nobody_is_named(hangs):
+def test_hang_of_equal_ranks_has_no_culprit(hangs):
     finding = hangs["nobody"]
     assert finding["culprit"] is None
     assert finding["evidence"] == ["4 ranks made no progress after step 400 in comm: none is behind the others"]
     assert "the stacks of its ranks" in finding["suggestion"]
 
 
-def test_who_moves_again_is_not_it(hangs):
+def test_rank_that_continues_is_not_the_culprit_of_a_hang(hangs):
     finding = hangs["moves-again"]
     assert finding["culprit"]["rank"] == 2
     assert interval(finding) == minutes(40, 120)
 
 
-def test_a_hang_that_goes_on_is_told_however_little_it_has_cost(tmp_path):
+def test_ongoing_hang_is_reported_at_any_cost(tmp_path):
     """With a limit of a hundred dollars: the ongoing one, and not the one that ended."""
     records = cluster(nodes=4)
     for number, (name, from_min, to_min) in enumerate((("goes-on", 110, None), ("over", 60, 70))):
@@ -215,7 +215,7 @@ class TestHang:
         before = all_ranks(0, 40)
         return [*cluster(), *job(), *run(), *before, *reports]
 
-    def test_the_rank_with_the_lowest_step_is_the_culprit(self, tmp_path):
+    def test_hang_names_the_rank_with_the_lowest_step(self, tmp_path):
         reports = [event("stuck", 40, rank, step=3999 - (rank == 2), reason="backward") for rank in range(4)]
         finding = sole_finding(explain(tmp_path, self.records(reports)))
         assert finding["cause"] == "hang"
@@ -233,20 +233,20 @@ class TestHang:
             "sentence": "Caught at 20:41, it would have cost $0.24 instead of $19.",
         }
 
-    def test_a_rank_that_says_nothing_while_the_others_wait_is_the_culprit(self, tmp_path):
+    def test_hang_names_the_rank_that_stopped_reporting(self, tmp_path):
         reports = [event("stuck", 40, rank, step=3999) for rank in (0, 1, 2)]
         finding = sole_finding(explain(tmp_path, self.records(reports)))
         assert finding["culprit"]["rank"] == 3
         assert "rank 3 stopped reporting" in finding["evidence"][0]
 
-    def test_it_ends_where_progress_goes_on(self, tmp_path):
+    def test_hang_ends_when_progress_continues(self, tmp_path):
         reports = [event("stuck", 40, r, step=3999) for r in range(4)] + [event("unstuck", 55.5, r) for r in range(4)]
         again = all_ranks(56, 120)
         finding = sole_finding(explain(tmp_path, [*self.records(reports), *again]))
         assert interval(finding) == minutes(40, 55.5)
         assert finding["gpu_ms"] == 4 * 15.5 * clusters.MINUTE
 
-    def test_a_spinning_kernel_is_seen_without_the_sdk(self, tmp_path):
+    def test_hang_with_a_spinning_kernel_is_found_without_the_sdk(self, tmp_path):
         busy = {"gpu_util_permille": 930, "sm_active_permille": 820, "power_w": 674}
         spins = {"gpu_util_permille": 1000, "sm_active_permille": 8, "tensor_active_permille": 0, "power_w": 125}
         telemetry = [

@@ -6,7 +6,7 @@ from tests.support import clusters
 from tests.support.clusters import NORMAL_STEP_MS, at, cluster, explain, interval, job, minutes, run, steps
 
 
-def test_lost_work_counts_the_steps_that_were_done_again(tmp_path):
+def test_lost_work_counts_the_repeated_steps(tmp_path):
     first = [w for rank in range(4) for w in steps(rank, 0, 50, **NORMAL_STEP_MS)]
     second = [w for rank in range(4) for w in steps(rank, 60, 120, attempt=2, first_step=3000, **NORMAL_STEP_MS)]
     attempts = [*run(ended_ms=at(50), outcome="failed"), *run(attempt=2, started_min=60, resumed_step=3000)]

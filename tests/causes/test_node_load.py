@@ -59,14 +59,14 @@ def load_lines(folder, records):
     return [line for line in only_finding("data_stall", explain(folder, records))["evidence"] if line.startswith("on ")]
 
 
-def test_a_stall_on_a_node_with_a_saturated_disk_says_so(tmp_path):
+def test_data_stall_reports_the_saturated_disk_of_its_node(tmp_path):
     records = [*stalled(1), *night_of(0, CALM), *night_of(1, SATURATED)]
     finding = only_finding("data_stall", explain(tmp_path, records))
     assert finding["culprit"] == {"node": "node-1"}
     assert finding["evidence"][2:] == ["on node-1 the busiest disk was busy 98% of the time (31% before)"]
 
 
-def test_it_changes_nothing_else(tmp_path):
+def test_node_load_changes_only_the_evidence(tmp_path):
     without = only_finding("data_stall", explain(tmp_path / "without", stalled(1)))
     with_load = only_finding("data_stall", explain(tmp_path / "with", [*stalled(1), *night_of(1, SATURATED)]))
     assert with_load["evidence"][:2] == without["evidence"]
@@ -93,7 +93,7 @@ def test_it_changes_nothing_else(tmp_path):
         ),
     ],
 )
-def test_what_was_short(tmp_path, load, words):
+def test_node_load_describes_each_shortage(tmp_path, load, words):
     assert load_lines(tmp_path, [*stalled(1), *night_of(1, CALM | load)]) == [f"on node-1 {words}"]
 
 
@@ -107,38 +107,38 @@ def test_what_was_short(tmp_path, load, words):
         {"network_dropped_per_s": 3},
     ],
 )
-def test_what_was_not_short_is_not_told(tmp_path, load):
+def test_node_load_omits_resources_without_a_shortage(tmp_path, load):
     assert load_lines(tmp_path, [*stalled(1), *night_of(1, CALM | load)]) == []
 
 
-def test_a_disk_that_always_works_that_hard_is_no_sign(tmp_path):
+def test_constantly_busy_disk_is_not_a_shortage(tmp_path):
     assert load_lines(tmp_path, [*stalled(1), *night_of(1, SATURATED, before=SATURATED)]) == []
 
 
-def test_bursts_are_no_sign(tmp_path):
+def test_bursts_are_not_a_shortage(tmp_path):
     load = [NodeSample(at(m), "n1", **(SATURATED if m % 3 == 0 else CALM)) for m in range(120)]
     assert load_lines(tmp_path, [*stalled(1), *load]) == []
 
 
-def test_two_minutes_are_too_few(tmp_path):
+def test_two_minutes_are_too_few_for_a_shortage(tmp_path):
     load = night_of(1, SATURATED)
     assert load_lines(tmp_path, [*stalled(1), *(row for row in load if not at(32) <= row.time_ms < at(60))]) == []
 
 
-def test_a_stall_from_the_beginning_is_compared_with_the_other_nodes(tmp_path):
+def test_stall_from_the_start_is_compared_with_other_nodes(tmp_path):
     records = [*stalled(1, from_min=0), *node_samples(0, 0, 120, **CALM), *night_of(1, SATURATED, from_min=0)]
     assert load_lines(tmp_path, records) == [
         "on node-1 the busiest disk was busy 98% of the time (31% on its other nodes)"
     ]
 
 
-def test_with_nothing_to_compare_only_what_is_short_is_told(tmp_path):
+def test_shortage_without_a_comparison_has_only_its_own_value(tmp_path):
     load = CALM | {"disk_busy_permille": 980, "network_rx_mib_s": 1950}
     records = [*stalled(1, from_min=0), *node_samples(1, 0, 60, **load)]
     assert load_lines(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time"]
 
 
-def test_a_stall_everywhere_speaks_of_all_nodes(tmp_path):
+def test_stall_on_all_nodes_reports_the_load_of_all_nodes(tmp_path):
     load = SATURATED | {"network_rx_mib_s": 1950}
     assert load_lines(tmp_path, [*stalled(0, 1), *night_of(0, load), *night_of(1, load)]) == [
         "on its 2 nodes the busiest disk was busy 98% of the time (31% before) and "
@@ -146,7 +146,7 @@ def test_a_stall_everywhere_speaks_of_all_nodes(tmp_path):
     ]
 
 
-def test_a_measure_that_is_missing_costs_only_itself(tmp_path):
+def test_missing_measurement_hides_only_its_own_shortage(tmp_path):
     load = {"disk_busy_permille": 980}
     records = [
         *stalled(1),
@@ -156,7 +156,7 @@ def test_a_measure_that_is_missing_costs_only_itself(tmp_path):
     assert load_lines(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time (31% before)"]
 
 
-def test_gaps_in_the_work_of_gpus(tmp_path):
+def test_starved_gpus_report_the_load_of_their_node(tmp_path):
     idle = {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 110}
     busy = {"gpu_util_permille": 900, "sm_active_permille": 700, "power_w": 500}
     telemetry = [
@@ -201,20 +201,20 @@ class TestSaves:
         ]
         return [line for line in evidence if line.startswith("on ")]
 
-    def test_what_was_written_while_saving(self, tmp_path):
+    def test_slow_checkpoint_reports_the_write_rate(self, tmp_path):
         load = {"disk_busy_permille": 990, "disk_write_mib_s": 700}
         assert self.load_lines(tmp_path, self.records(), self.load(0, **load), self.load(1, **load)) == [
             "on its 2 nodes the busiest disk was busy 99% of the time, disks wrote 1.4 GiB/s and "
             "the network sent 60 MiB/s while saving"
         ]
 
-    def test_on_the_one_node_that_is_slow(self, tmp_path):
+    def test_slow_checkpoint_reports_the_load_of_the_slow_node(self, tmp_path):
         load = self.load(0, disk_write_mib_s=900), self.load(1, disk_write_mib_s=12)
         assert self.load_lines(tmp_path, self.records(only_on=1), *load) == [
             "on node-1 disks wrote 12 MiB/s and the network sent 30 MiB/s while saving"
         ]
 
-    def test_without_measurements_nothing_is_said(self, tmp_path):
+    def test_slow_checkpoint_without_measurements_reports_no_load(self, tmp_path):
         assert self.load_lines(tmp_path, self.records()) == []
 
 
@@ -222,5 +222,5 @@ class TestSaves:
     ("mib_s", "words"),
     [(0, "0 MiB/s"), (40.4, "40 MiB/s"), (999, "999 MiB/s"), (1024, "1.0 GiB/s"), (1950, "1.9 GiB/s")],
 )
-def test_rates_in_words(mib_s, words):
+def test_rates_have_units(mib_s, words):
     assert rate(mib_s) == words

@@ -60,7 +60,7 @@ class TestOfTheGpu:
             *all_ranks(50, 120, attempt=2, first_step=3000),
         ]
 
-    def test_the_steps_that_were_lost(self, tmp_path):
+    def test_out_of_memory_claims_the_lost_steps(self, tmp_path):
         (finding,) = explain(tmp_path, self.one())["findings"]
         assert finding["cause"] == "out_of_memory"
         assert finding["culprit"] == {"rank": 2, "node": "node-1"}
@@ -73,7 +73,7 @@ class TestOfTheGpu:
             "20 min of its steps had to be repeated",
         ]
 
-    def test_how_its_memory_grew(self, tmp_path):
+    def test_out_of_memory_reports_the_growth_of_memory(self, tmp_path):
         records = [
             r._replace(memory_peak_mib=60_000 + 20 * ((r.time_ms - at(0)) // MINUTE) ** 2)
             if hasattr(r, "copy_ms")
@@ -83,16 +83,16 @@ class TestOfTheGpu:
         finding = only(explain(tmp_path, records))
         assert finding["evidence"][1] == "its memory grew from 59 to 105 GiB in 50 min"
 
-    def test_how_full_it_was_by_telemetry(self, tmp_path):
+    def test_out_of_memory_reports_memory_use_from_telemetry(self, tmp_path):
         full = samples("n1", 0, 0, 50, gpu_util_permille=900, sm_active_permille=800, memory_used_mib=140_000)
         finding = only(explain(tmp_path, [*self.one(), *full]))
         assert finding["evidence"][1] == "it used 137 GiB before"
 
-    def test_without_a_later_attempt_nothing_is_known_to_be_lost(self, tmp_path):
+    def test_out_of_memory_without_a_later_attempt_claims_no_lost_steps(self, tmp_path):
         records = [*cluster(), *job(to_min=50), *attempt_of(1, 0, 50, first_step_min=0), *all_ranks(0, 50), oom(50, 2)]
         assert found(explain(tmp_path, records)) == []
 
-    def test_an_attempt_that_never_did_a_step_is_worthless_from_its_start(self, tmp_path):
+    def test_out_of_memory_before_the_first_step_claims_the_whole_attempt(self, tmp_path):
         records = [
             *cluster(),
             *job(),
@@ -120,18 +120,18 @@ class TestOfTheGpu:
         records += attempt_of(len(ends) + 1, last, first_step_min=last, resumed_step=1000)
         return records + all_ranks(last, 120, attempt=len(ends) + 1, first_step=1000)
 
-    def test_several_in_a_row_are_one(self, tmp_path):
+    def test_successive_out_of_memory_failures_are_one_finding(self, tmp_path):
         (finding,) = explain(tmp_path, self.again(["oom"] * 3))["findings"]
         assert interval(finding) == minutes(0, 30)
         assert finding["gpu_ms"] == 4 * 30 * MINUTE
         assert "3 times" in finding["title"]
         assert "3 of 3 attempts made no progress" in finding["evidence"]
 
-    def test_another_end_between_them_makes_two(self, tmp_path):
+    def test_out_of_memory_failures_around_another_failure_are_two_findings(self, tmp_path):
         findings = found(explain(tmp_path, self.again(["oom", "other", "oom"])))
         assert sorted(interval(f) for f in findings) == [minutes(0, 10), minutes(20, 30)]
 
-    def test_two_workloads_at_once(self, tmp_path):
+    def test_out_of_memory_of_two_workloads_is_two_findings(self, tmp_path):
         other = [Workload(at(0), "test", "bert", "PyTorchJob", "ml", "bert", team="nlp")]
         killed = pod("bert-0", "bert", "n2", to_min=20, reason="OOMKilled", rank=0)
         killed = [r._replace(phase="Failed", started_ms=at(18)) if hasattr(r, "phase") else r for r in killed]
@@ -143,7 +143,7 @@ class TestOfTheGpu:
             ("bert", "node-2"),
         }
 
-    def test_a_window_cuts_it(self, tmp_path):
+    def test_out_of_memory_is_cut_at_the_time_range(self, tmp_path):
         with Store(tmp_path, create=True) as store:
             store.append(self.one())
             build(store, Settings(), now_ms=at(120))
@@ -152,12 +152,12 @@ class TestOfTheGpu:
             assert finding["gpu_ms"] == 4 * 10 * MINUTE
             assert found(why(store, TimeRange(at(60), at(100)), Settings(), zone=UTC)) == []
 
-    def test_unpriced(self, tmp_path):
+    def test_out_of_memory_without_prices_has_no_cost(self, tmp_path):
         finding = only(explain(tmp_path, [r for r in self.one() if not isinstance(r, Price)]))
         assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 20 * MINUTE)
 
     @pytest.mark.parametrize("reason", ["RuntimeError", "ValueError", None])
-    def test_another_exception_is_none(self, tmp_path, reason):
+    def test_another_exception_is_not_out_of_memory(self, tmp_path, reason):
         records = [r for r in self.one() if getattr(r, "kind", None) != "exception"]
         records.append(event("exception", 50, 2, reason=reason, message="shapes differ"))
         assert [f["cause"] for f in explain(tmp_path, records)["findings"]] == ["lost_work"]
@@ -169,7 +169,7 @@ class TestOfTheHost:
         records = pod("llama-0", "llama", "n0", to_min=life_min, reason="OOMKilled", rank=0, **more)
         return [r._replace(phase="Failed", started_ms=at(life_min - 2)) if hasattr(r, "phase") else r for r in records]
 
-    def test_with_kubernetes_alone(self, tmp_path):
+    def test_host_out_of_memory_is_found_with_kubernetes_alone(self, tmp_path):
         finding = only(explain(tmp_path, [*cluster(), *job(pods=0), *self.killed(20)]))
         assert finding["culprit"] == {"rank": 0, "node": "node-0"}
         assert interval(finding) == minutes(0, 20)
@@ -177,7 +177,7 @@ class TestOfTheHost:
         assert "host memory" in finding["title"]
         assert finding["evidence"] == ["rank 0 on node-0 was OOM-killed"]
 
-    def test_of_a_long_life_among_short_ones_only_the_start_is_claimed(self, tmp_path):
+    def test_host_out_of_memory_claims_only_the_start_of_a_long_life(self, tmp_path):
         records, start = [], 0
         for number, life in enumerate((20, 60, 20)):
             there = pod(
@@ -198,10 +198,10 @@ class TestOfTheHost:
         assert finding["gpu_ms"] == 2 * (20 + 58 + 20) * MINUTE
         assert finding["evidence"][1] == "2 of 3 attempts made no progress"
 
-    def test_a_long_life_may_have_been_of_use(self, tmp_path):
+    def test_host_out_of_memory_does_not_claim_a_long_life(self, tmp_path):
         assert found(explain(tmp_path, [*cluster(), *job(pods=0), *self.killed(60)])) == []
 
-    def test_the_rank_whose_process_was_killed(self, tmp_path):
+    def test_host_out_of_memory_names_the_killed_rank(self, tmp_path):
         ranks = attempt_of(1, 0, 50, first_step_min=0)
         ranks = [r._replace(outcome="killed" if r.rank == 3 else "failed") for r in ranks]
         pods = [
@@ -219,6 +219,6 @@ class TestOfTheHost:
         assert finding["culprit"] == {"rank": 3, "node": "node-1"}
         assert finding["gpu_ms"] == 4 * 20 * MINUTE
 
-    def test_a_pod_that_ended_otherwise_is_none(self, tmp_path):
+    def test_pod_with_another_end_is_not_out_of_memory(self, tmp_path):
         ended = [r._replace(reason="Error") if hasattr(r, "phase") else r for r in self.killed(20)]
         assert found(explain(tmp_path, [*cluster(), *job(pods=0), *ended])) == []

@@ -42,7 +42,7 @@ def points(loss, *, noise=0.01, seed=0, count=256, hours=12, first_step=0):
 class TestCurves:
     @pytest.mark.parametrize("exponent", [0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0])
     @pytest.mark.parametrize("noise", [0.0, 0.002, 0.01, 0.03, 0.1])
-    def test_a_power_law_still_falls(self, exponent, noise):
+    def test_power_law_is_not_flat(self, exponent, noise):
         for seed in range(5):
             assert flat_since(points(lambda step: power_law(step, exponent), noise=noise, seed=seed), 0) is None
 
@@ -50,7 +50,7 @@ class TestCurves:
     @pytest.mark.parametrize(
         ("share", "noise"), [(0.3, 0.0), (0.3, 0.002), (0.3, 0.01), (0.5, 0.002), (0.5, 0.01), (0.7, 0.0), (0.7, 0.002)]
     )
-    def test_one_that_stops_is_flat_from_there_on(self, exponent, noise, share):
+    def test_curve_that_stops_falling_is_flat_from_there(self, exponent, noise, share):
         for seed in range(3):
             loss = points(lambda step: power_law(min(step, share * STEPS), exponent), noise=noise, seed=seed)
             flat = flat_since(loss, 0)
@@ -58,22 +58,22 @@ class TestCurves:
             assert flat.since.x == pytest.approx(share * STEPS, abs=0.1 * STEPS)
 
     @pytest.mark.parametrize("noise", [0.002, 0.01])
-    def test_one_that_has_converged(self, noise):
+    def test_converged_curve_is_flat(self, noise):
         flat = flat_since(points(lambda step: 1.8 + 6 * math.exp(-step / 3_000), noise=noise), 0)
         assert flat is not None
         assert 0.4 * STEPS < flat.since.x < 0.65 * STEPS  # from there on its fall is less than its noise
 
-    def test_a_loss_that_rises_again_has_not_improved(self):
+    def test_rising_loss_has_not_improved(self):
         assert flat_since(points(lambda step: power_law(min(step, 2e4)) + max(0, step - 2e4) / 1e6), 0) is not None
 
-    def test_a_loss_that_never_fell_is_another_matter(self):
+    def test_loss_that_never_fell_is_not_a_plateau(self):
         assert flat_since(points(lambda step: 2.0), 0) is None
 
-    def test_a_loss_that_falls_again_is_not_flat(self):
+    def test_loss_that_falls_again_is_not_flat(self):
         halves = points(lambda step: power_law(min(step, 15_000)) - 0.3 * (step > 30_000) * (step - 30_000) / 10_000)
         assert flat_since(halves, 0) is None
 
-    def test_a_loss_that_wanders_has_not_stopped(self):
+    def test_wandering_loss_is_not_flat(self):
         for seed in range(20):
             chance = random.Random(seed)
             value = 0.0
@@ -83,27 +83,27 @@ class TestCurves:
                 wandering.append(point._replace(loss=point.loss + value))
             assert flat_since(wandering, 0) is None
 
-    def test_noise_that_hides_it_is_no_plateau(self):
+    def test_noisy_curve_is_not_a_plateau(self):
         for seed in range(10):
             assert flat_since(points(lambda step: power_law(min(step, 2e4)), noise=1.0, seed=seed), 0) is None
 
-    def test_a_late_part_of_a_long_run(self):
+    def test_late_plateau_of_a_long_run_is_found(self):
         late = points(lambda step: power_law(min(step, 120_000), 0.2), noise=0.002, first_step=100_000)
         flat = flat_since(late, 0)
         assert flat is not None
         assert flat.since.x == pytest.approx(120_000, abs=4_000)
 
     @pytest.mark.parametrize(("hours", "found"), [(1.5, False), (3, True)])
-    def test_short_flat_parts_are_none(self, hours, found):
+    def test_short_flat_part_is_not_a_plateau(self, hours, found):
         loss = points(lambda step: power_law(min(step, 2e4)), noise=0.002, hours=hours)
         assert (flat_since(loss, 0) is not None) == found
 
     @pytest.mark.parametrize(("share", "found"), [(0.9, False), (0.6, True)])
-    def test_a_small_part_of_the_steps_is_none(self, share, found):
+    def test_flat_part_with_few_steps_is_not_a_plateau(self, share, found):
         loss = points(lambda step: power_law(min(step, share * STEPS)), noise=0.002, hours=48)
         assert (flat_since(loss, 0) is not None) == found
 
-    def test_few_values_say_nothing(self):
+    def test_curve_with_few_values_is_not_a_plateau(self):
         assert flat_since(points(lambda step: power_law(min(step, 2e4)), noise=0, count=20), 0) is None
         assert flat_since([], 0) is None
 
@@ -147,7 +147,7 @@ def since_min(finding):
     return (datetime.fromisoformat(finding["from"]).timestamp() * 1000 - at(0)) / MINUTE
 
 
-def test_a_run_that_trains_on_for_nothing(tmp_path):
+def test_training_on_a_flat_loss_is_a_plateau(tmp_path):
     (finding,) = findings_in(tmp_path, [*training(), *losses()])
     assert finding["cause"] == "plateau"
     assert finding["workload"]["uid"] == "llama"
@@ -162,54 +162,54 @@ def test_a_run_that_trains_on_for_nothing(tmp_path):
     assert finding["evidence"][2].endswith("GPU-hours of training since")
 
 
-def test_a_run_that_falls_slowly_is_well(tmp_path):
+def test_slowly_falling_loss_is_not_a_plateau(tmp_path):
     assert findings_in(tmp_path, [*training(), *losses(flat_min=1e9)]) == []
 
 
 @pytest.mark.parametrize("stepless", [False, True])
 @pytest.mark.parametrize("name", ["train_loss", "Loss", "train/loss", "nll_loss"])
-def test_names_of_losses(tmp_path, name, stepless):
+def test_plateau_recognizes_names_of_losses(tmp_path, name, stepless):
     found = findings_in(tmp_path, [*training(), *losses(name=name, stepless=stepless)])
     assert [finding["cause"] for finding in found] == ["plateau"]
 
 
 @pytest.mark.parametrize(("name", "goal"), [("lr", None), ("loss_scale", None), ("loss", "max")])
-def test_other_metrics_are_none(tmp_path, name, goal):
+def test_other_metrics_are_not_a_plateau(tmp_path, name, goal):
     assert findings_in(tmp_path, [*training(), *losses(name=name, goal=goal)]) == []
 
 
-def test_the_loss_that_is_trained_on_counts(tmp_path):
+def test_plateau_uses_the_training_loss(tmp_path):
     falling = losses(flat_min=1e9)
     assert findings_in(tmp_path, [*training(), *falling, *losses(name="val_loss")]) == []
 
 
-def test_without_a_loss_nothing_is_said(tmp_path):
+def test_run_without_a_loss_has_no_plateau(tmp_path):
     assert findings_in(tmp_path, training()) == []
 
 
-def test_a_run_whose_loss_is_no_number_is_another_cause(tmp_path):
+def test_nonfinite_loss_is_diverged_and_not_a_plateau(tmp_path):
     broken = [m._replace(value=math.nan) if m.time_ms > at(200) else m for m in losses()]
     reports = [event("nonfinite_loss", 200, 0, step=20_000)]
     assert [f["cause"] for f in findings_in(tmp_path, [*training(), *broken, *reports])] == ["diverged"]
 
 
-def test_it_ends_with_the_run(tmp_path):
+def test_plateau_ends_with_the_run(tmp_path):
     records = [*training(220, ended_ms=at(220), outcome="succeeded"), *losses(until_min=220)]
     found = {finding["cause"]: finding for finding in findings_in(tmp_path, records)}
     assert found["plateau"]["to"] == iso(at(220), UTC)
 
 
-def test_a_window_that_cuts_it(tmp_path):
+def test_plateau_is_cut_at_the_time_range(tmp_path):
     (finding,) = findings_in(tmp_path, [*training(), *losses()], 150, 230)
     assert (finding["from"], finding["to"]) == (iso(at(150), UTC), iso(at(230), UTC))
     assert finding["gpu_ms"] == 4 * 80 * MINUTE
 
 
-def test_a_window_before_it(tmp_path):
+def test_plateau_is_not_found_before_its_start(tmp_path):
     assert findings_in(tmp_path, [*training(), *losses()], 0, 120) == []
 
 
-def test_unpriced_time_is_found_too(tmp_path):
+def test_plateau_without_prices_is_found(tmp_path):
     records = [r for r in training() if not isinstance(r, Price)]
     (finding,) = findings_in(tmp_path, [*records, *losses()])
     assert finding["usd_micro"] is None

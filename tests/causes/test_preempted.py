@@ -63,7 +63,7 @@ def night(*evictions, resumed_step=4000, saved_min=40):
     ]
 
 
-def test_lost_work_and_the_startup_after_it(tmp_path):
+def test_preempted_claims_lost_work_and_the_next_startup(tmp_path):
     (finding,) = explain(tmp_path, night(evicted(50), evicted(50, "llama-1")))["findings"]
     assert finding["cause"] == "preempted"
     assert interval(finding) == minutes(40, 68)
@@ -78,7 +78,7 @@ def test_lost_work_and_the_startup_after_it(tmp_path):
     ]
 
 
-def test_with_nothing_lost_it_begins_with_the_eviction(tmp_path):
+def test_preempted_without_lost_steps_begins_with_the_eviction(tmp_path):
     finding = only(explain(tmp_path, night(evicted(50), resumed_step=5000, saved_min=50)))
     assert interval(finding) == minutes(50, 68)
     assert finding["gpu_ms"] == 4 * 8 * MINUTE
@@ -87,7 +87,7 @@ def test_with_nothing_lost_it_begins_with_the_eviction(tmp_path):
 
 
 @pytest.mark.parametrize("reason", ["Preempted", "Evicted"])
-def test_the_reason_of_a_pods_end_tells_it_too(tmp_path, reason):
+def test_preempted_is_found_by_the_reason_of_a_pods_end(tmp_path, reason):
     records = [
         r._replace(reason=reason, phase="Failed") if isinstance(r, Pod) and r.name == "llama-0" else r for r in night()
     ]
@@ -96,17 +96,17 @@ def test_the_reason_of_a_pods_end_tells_it_too(tmp_path, reason):
     assert finding["evidence"][0] == "1 of its 2 pods were evicted"
 
 
-def test_a_restart_for_another_reason_is_none(tmp_path):
+def test_restart_for_another_reason_is_not_preempted(tmp_path):
     answer = explain(tmp_path, night())
     assert [f["cause"] for f in answer["findings"]] == ["lost_work"]
 
 
-def test_the_eviction_of_another_attempt_is_not_about_this_one(tmp_path):
+def test_eviction_of_another_attempt_is_not_preempted(tmp_path):
     finding = only(explain(tmp_path, night(evicted(50), evicted(119.5, "again-0"))))
     assert interval(finding) == minutes(40, 68)
 
 
-def test_twice_is_two(tmp_path):
+def test_two_preemptions_are_two_findings(tmp_path):
     first = night(evicted(50), evicted(80, "again-0"))
     first = [
         r._replace(ended_ms=at(80), time_ms=at(80)) if isinstance(r, Pod) and r.name.startswith("again") else r
@@ -122,7 +122,7 @@ def test_twice_is_two(tmp_path):
     assert sum(f["gpu_ms"] for f in findings) == 4 * (10 + 8 + 5 + 5) * MINUTE
 
 
-def test_two_workloads_at_once(tmp_path):
+def test_preemptions_of_two_workloads_are_two_findings(tmp_path):
     other = [
         *(r._replace(node_uid="n2", name="node-2") for r in cluster(nodes=1) if hasattr(r, "gpu_count")),
         Workload(at(0), "test", "bert", "PyTorchJob", "ml", "bert", team="nlp"),
@@ -135,7 +135,7 @@ def test_two_workloads_at_once(tmp_path):
     assert spent == {"llama": 4 * 18 * MINUTE, "bert": 2 * 20 * MINUTE}
 
 
-def test_without_the_sdk_it_ends_with_the_first_activity(tmp_path):
+def test_preempted_without_the_sdk_ends_with_the_first_activity(tmp_path):
     records = [
         *cluster(),
         *job(to_min=50),
@@ -150,12 +150,12 @@ def test_without_the_sdk_it_ends_with_the_first_activity(tmp_path):
     assert finding["gpu_ms"] == 4 * 12 * MINUTE
 
 
-def test_without_a_next_attempt_nothing_is_told(tmp_path):
+def test_preempted_without_a_next_attempt_is_not_reported(tmp_path):
     records = [*cluster(), *job(to_min=50), *run(ended_ms=at(50)), *all_ranks(0, 50), evicted(50)]
     assert found(explain(tmp_path, records)) == []
 
 
-def test_a_window_cuts_it(tmp_path):
+def test_preempted_is_cut_at_the_time_range(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append(night(evicted(50)))
         build(store, Settings(), now_ms=at(120))
@@ -165,6 +165,6 @@ def test_a_window_cuts_it(tmp_path):
         assert found(why(store, TimeRange(at(70), at(120)), Settings(), zone=UTC)) == []
 
 
-def test_unpriced(tmp_path):
+def test_preempted_without_prices_has_no_cost(tmp_path):
     finding = only(explain(tmp_path, [r for r in night(evicted(50)) if not isinstance(r, Price)]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 18 * MINUTE)

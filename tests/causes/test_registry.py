@@ -9,7 +9,7 @@ from pyrometer.model.states import CAUSES, CRITICAL_CAUSES, IMMEDIATE_CAUSES
 from tests.support.clusters import all_ranks, cluster, event, explain, job, run
 
 
-def test_every_cause_needs_a_detector():
+def test_detectors_of_needs_one_detector_per_cause():
     by_cause = dict(zip(CAUSES, DETECTORS, strict=True))
     assert len(detectors_of(by_cause)) == len(CAUSES)
     with pytest.raises(ValueError, match="missing for: hang"):
@@ -18,23 +18,23 @@ def test_every_cause_needs_a_detector():
         detectors_of(by_cause | {"sabotage": DETECTORS[0]})
 
 
-def test_causes_that_are_reported_at_once_are_critical():
+def test_immediate_causes_are_critical():
     assert set(IMMEDIATE_CAUSES) <= set(CRITICAL_CAUSES) <= set(CAUSES)
 
 
-def test_a_healthy_night_has_no_finding(tmp_path):
+def test_healthy_night_has_no_finding(tmp_path):
     answer = explain(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120)])
     assert answer["findings"] == []
     assert {row["state"] for row in answer["states"]} == {"train", "data_stall", "comm_stall"}
 
 
-def test_findings_below_the_limits_are_not_told(tmp_path):
+def test_findings_below_the_limits_are_not_reported(tmp_path):
     reports = [event("stuck", 40, rank, step=3999) for rank in range(4)]
     reports += [event("unstuck", 41.1, rank) for rank in range(4)]
     records = [*cluster(), *job(), *run(), *all_ranks(0, 40), *reports, *all_ranks(42, 120)]
     assert explain(tmp_path, records)["findings"] == []  # 26 cents
 
 
-def test_detectors_stand_in_the_order_in_which_causes_claim():
+def test_detectors_have_the_order_in_which_causes_claim():
     names = [detector.__module__.rsplit(".", 1)[1] for detector in DETECTORS]
     assert names == [cause for cause in CAUSES if cause in names]

@@ -51,7 +51,7 @@ def only(answer):
 USUAL = saves_at(range(5, 120, 10), 20)
 
 
-def test_saves_that_become_slow(tmp_path):
+def test_saves_that_become_slow_are_a_slow_checkpoint(tmp_path):
     finding = only(explain(tmp_path, [*cluster(), *trains("llama", USUAL | saves_at((45, 55, 65), 200))]))
     assert (finding["from"], finding["to"]) == minutes(45, 65 + 200 / 60)
     assert finding["gpu_ms"] == 4 * 3 * 180_000
@@ -72,17 +72,17 @@ def test_saves_that_become_slow(tmp_path):
         NONE,
     ],
 )
-def test_usual_saves(tmp_path, saves):
+def test_usual_saves_are_not_slow(tmp_path, saves):
     assert explain(tmp_path, [*cluster(), *trains("llama", saves)])["findings"] == []
 
 
-def test_two_in_a_row_that_are_far_slower(tmp_path):
+def test_two_far_slower_saves_in_a_row_are_slow(tmp_path):
     saves = USUAL | saves_at((55, 65), 150)
     finding = only(explain(tmp_path, [*cluster(), *trains("llama", saves)]))
     assert (finding["from"], finding["to"]) == minutes(55, 65 + 150 / 60)
 
 
-def test_two_in_a_row_of_a_run_whose_saves_are_long(tmp_path):
+def test_two_slower_saves_of_a_run_with_long_saves_are_slow(tmp_path):
     """Not five times as long, but minutes longer each."""
     saves = saves_at(range(5, 60, 6), 60) | saves_at((70, 78), 230)
     finding = only(explain(tmp_path, [*cluster(), *trains("llama", saves)]))
@@ -90,7 +90,7 @@ def test_two_in_a_row_of_a_run_whose_saves_are_long(tmp_path):
     assert finding["what_if"]["detected"] == finding["to"]  # the second one was sufficient
 
 
-def test_one_save_that_takes_very_long(tmp_path):
+def test_one_very_long_save_is_slow(tmp_path):
     finding = only(explain(tmp_path, [*cluster(), *trains("llama", USUAL | {45: 540.0})]))
     assert (finding["from"], finding["to"]) == minutes(45, 54)
     assert finding["gpu_ms"] == pytest.approx(4 * 520_000, rel=0.001)
@@ -98,25 +98,25 @@ def test_one_save_that_takes_very_long(tmp_path):
 
 
 @pytest.mark.parametrize("usual", [(15, 35), (35, 95), (85, 105), (15, 35, 95, 105)])
-def test_one_of_few(tmp_path, usual):
+def test_one_slow_save_of_few_is_slow(tmp_path, usual):
     finding = only(explain(tmp_path, [*cluster(), *trains("llama", saves_at(usual, 20) | {55: 540.0})]))
     assert (finding["from"], finding["to"]) == minutes(55, 64)
 
 
-def test_a_usual_save_between_slow_ones(tmp_path):
+def test_usual_save_between_slow_ones_does_not_split_the_finding(tmp_path):
     saves = USUAL | saves_at((35, 45, 65, 75), 200)
     finding = only(explain(tmp_path, [*cluster(), *trains("llama", saves)]))
     assert (finding["from"], finding["to"]) == minutes(35, 75 + 200 / 60)
     assert finding["gpu_ms"] == pytest.approx(4 * 4 * 180_000, rel=0.01)
 
 
-def test_two_stretches(tmp_path):
+def test_two_series_of_slow_saves_are_two_findings(tmp_path):
     saves = USUAL | saves_at((15, 25), 200) | saves_at((85, 95), 200)
     found = explain(tmp_path, [*cluster(), *trains("llama", saves)])["findings"]
     assert sorted(f["from"] for f in found) == [minutes(15, 0)[0], minutes(85, 0)[0]]
 
 
-def test_of_one_node(tmp_path):
+def test_slow_checkpoint_names_its_node(tmp_path):
     slow = saves_at((45, 55, 65), 200)
     records = trains("llama", USUAL | slow, of_rank=lambda r, minute, s: s if r > 1 or minute not in slow else 25)
     finding = only(explain(tmp_path, [*cluster(), *records]))
@@ -125,19 +125,19 @@ def test_of_one_node(tmp_path):
     assert "node-1" in finding["suggestion"]
 
 
-def test_a_node_that_always_saves_more_is_no_culprit(tmp_path):
+def test_node_that_always_saves_more_is_not_the_culprit(tmp_path):
     records = trains("llama", USUAL | saves_at((45, 55, 65), 200), of_rank=lambda r, _, s: s if r > 1 else s / 3)
     assert only(explain(tmp_path, [*cluster(), *records]))["culprit"] is None
 
 
-def test_the_size_says_how_fast(tmp_path):
+def test_slow_checkpoint_reports_the_write_speed(tmp_path):
     saved = [event("checkpoint_saved", 58, 0, step=5500, duration_ms=200_000, message="saved 80 GiB")]
     records = trains("llama", USUAL | saves_at((45, 55, 65), 200), run="run")
     finding = only(explain(tmp_path, [*cluster(), *records, *saved]))
     assert finding["evidence"][1] == "80 GiB per save, 410 MiB/s"
 
 
-def test_saves_inside_windows_with_steps(tmp_path):
+def test_slow_saves_inside_windows_with_steps_are_found(tmp_path):
     records = [
         r._replace(checkpoint_ms=(50_000 if at(40) <= r.time_ms < at(80) else 2_000) * (r.time_ms // MINUTE % 4 == 0))
         if isinstance(r, StepWindow)
@@ -159,7 +159,7 @@ class TestAlwaysSlow:
             for record in trains(f"job-{i}", saves_at(range(5, 120, 10), took_s), nodes=(2 + 2 * i, 3 + 2 * i))
         ]
 
-    def test_against_the_fleet(self, tmp_path):
+    def test_saves_are_compared_with_the_fleet(self, tmp_path):
         slow = trains("llama", saves_at(range(5, 120, 10), 90))
         finding = only(explain(tmp_path, [*cluster(nodes=10), *self.fleet(), *slow]))
         assert finding["workload"]["name"] == "llama"
@@ -168,24 +168,24 @@ class TestAlwaysSlow:
         assert finding["evidence"] == ["12 saves of 1 min 30 s each", "the median of 4 other runs is 0.8%"]
         assert finding["gpu_ms"] == pytest.approx(4 * 12 * 84_000, rel=0.03)
 
-    def test_where_all_save_much_it_is_usual(self, tmp_path):
+    def test_long_saves_of_the_whole_fleet_are_usual(self, tmp_path):
         slow = trains("llama", saves_at(range(5, 120, 10), 90))
         assert explain(tmp_path, [*cluster(nodes=10), *self.fleet(took_s=60), *slow])["findings"] == []
 
     @pytest.mark.parametrize(("took_s", "found"), [(90, False), (180, True)])
-    def test_with_nothing_to_compare_only_when_very_high(self, tmp_path, took_s, found):
+    def test_long_saves_without_a_fleet_are_slow_only_if_extreme(self, tmp_path, took_s, found):
         answer = explain(tmp_path, [*cluster(), *trains("llama", saves_at(range(5, 120, 10), took_s))])
         assert [f["cause"] for f in answer["findings"]] == ["slow_checkpoint"] * found
 
 
-def test_two_runs_at_once_may_share_the_storage(tmp_path):
+def test_concurrent_slow_checkpoints_suggest_shared_storage(tmp_path):
     saves = USUAL | saves_at((45, 55, 65), 200)
     found = explain(tmp_path, [*cluster(nodes=4), *trains("a", saves), *trains("b", saves, nodes=(2, 3))])["findings"]
     assert sorted(f["workload"]["name"] for f in found) == ["a", "b"]
     assert all(f["evidence"][-1].startswith("1 other run saved slowly at the same time") for f in found)
 
 
-def test_a_window_that_cuts_it(tmp_path):
+def test_slow_checkpoint_is_cut_at_the_time_range(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(), *trains("llama", USUAL | saves_at((45, 55, 65), 200))])
         build(store, Settings(), now_ms=at(120))
@@ -194,7 +194,7 @@ def test_a_window_that_cuts_it(tmp_path):
     assert finding["gpu_ms"] == pytest.approx(4 * (2 * 180_000 + 126_000), rel=0.001)
 
 
-def test_unpriced(tmp_path):
+def test_slow_checkpoint_without_prices_has_no_cost(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
     finding = only(explain(tmp_path, [*records, *trains("llama", USUAL | saves_at((45, 55, 65), 200))]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 3 * 180_000)

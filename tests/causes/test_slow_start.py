@@ -87,7 +87,7 @@ def pulled(pod, node, minute, took_min):
     return Event(at(minute), "image_pulled", duration_ms=round(took_min * MINUTE), pod_uid=pod, node_uid=node)
 
 
-def test_what_lies_beyond_the_usual_is_claimed(tmp_path):
+def test_slow_start_claims_the_excess_over_the_usual(tmp_path):
     slow = started("llama", nodes=[0, 1], from_min=10.25, first_step_min=20.5)
     finding = only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow]))
     assert interval(finding) == minutes(10.25, 30.75)
@@ -98,18 +98,18 @@ def test_what_lies_beyond_the_usual_is_claimed(tmp_path):
     assert finding["evidence"][0].endswith("to first step; 6 other starts usually took 2 min")
 
 
-def test_starts_that_are_alike_are_usual(tmp_path):
+def test_equal_starts_are_not_slow(tmp_path):
     records = [*cluster(nodes=NODES), *fleet(first_step_min=14.0), *started("llama", nodes=[0, 1], first_step_min=17.0)]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_a_few_minutes_more_are_not_slow(tmp_path):
+def test_start_a_few_minutes_longer_is_not_slow(tmp_path):
     records = [*cluster(nodes=NODES), *fleet(), *started("llama", nodes=[0, 1], first_step_min=4.9)]
     assert explain(tmp_path, records)["findings"] == []
 
 
 @pytest.mark.parametrize(("took_min", "found"), [(9.0, False), (14.0, True)])
-def test_with_few_starts_several_minutes_are_usual(tmp_path, took_min, found):
+def test_several_minutes_are_usual_with_few_starts(tmp_path, took_min, found):
     answer = explain(tmp_path, [*cluster(nodes=2), *started("llama", nodes=[0, 1], first_step_min=took_min)])
     assert [f["cause"] for f in answer["findings"]] == ["slow_start"] * found
     if found:
@@ -122,7 +122,7 @@ class TestWhereTheTimeWent:
         slow = started("llama", nodes=[0, 1, 2], from_min=10, **({"first_step_min": 20.0} | more))
         return only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow, *events]))
 
-    def test_one_node_pulled_the_image_far_slower(self, tmp_path):
+    def test_slow_image_pull_names_its_node(self, tmp_path):
         pulls = [pulled(f"llama-{i}", f"n{i}", 26 if i == 1 else 11, 16 if i == 1 else 1) for i in range(3)]
         late = [of_rank("rendezvous", 28, rank, 16.5 if rank not in (2, 3) else 0.1) for rank in range(6)]
         finding = self.explained(tmp_path, [*pulls, *late])
@@ -131,7 +131,7 @@ class TestWhereTheTimeWent:
         assert "node-1" in finding["suggestion"]
         assert finding["gpu_ms"] == 6 * 18 * MINUTE  # the others waited with it
 
-    def test_all_nodes_pulled_it_slowly(self, tmp_path):
+    def test_slow_image_pull_on_all_nodes_names_the_phase(self, tmp_path):
         finding = self.explained(tmp_path, [pulled(f"llama-{i}", f"n{i}", 26, 15 + i / 2) for i in range(3)])
         assert finding["culprit"] is None
         assert "pulling the image took 16 min" in finding["evidence"][1]
@@ -140,40 +140,40 @@ class TestWhereTheTimeWent:
         ("kind", "words"),
         [("compiled", "compiling the model"), ("restored", "loading the checkpoint"), ("rendezvous", "rendezvous")],
     )
-    def test_phases_of_the_program(self, tmp_path, kind, words):
+    def test_slow_start_names_the_phase_of_the_program(self, tmp_path, kind, words):
         finding = self.explained(tmp_path, [of_rank(kind, 29, rank, 15) for rank in range(6)])
         assert finding["evidence"][1] == f"{words} took 15 min"
         assert finding["culprit"] is None
 
-    def test_one_node_restored_far_slower(self, tmp_path):
+    def test_slow_restore_names_its_node(self, tmp_path):
         finding = self.explained(tmp_path, [of_rank("restored", 29, rank, 15 if rank > 3 else 2) for rank in range(6)])
         assert finding["culprit"] == {"node": "node-2"}
 
-    def test_one_node_began_its_program_far_later(self, tmp_path):
+    def test_late_program_start_names_its_node(self, tmp_path):
         slow = started("llama", nodes=[0, 1, 2], from_min=10, first_step_min=20.0)
         late = [r._replace(started_ms=at(28)) if isinstance(r, Run) and r.node_uid == "n2" else r for r in slow]
         finding = only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *late]))
         assert finding["culprit"] == {"node": "node-2"}
         assert finding["evidence"][1] == "starting the program took 18 min longer on node-2"
 
-    def test_a_phase_that_explains_little_is_not_named(self, tmp_path):
+    def test_phase_that_explains_little_is_not_named(self, tmp_path):
         finding = self.explained(tmp_path, [of_rank("compiled", 29, rank, 2) for rank in range(6)])
         assert len(finding["evidence"]) == 1
 
-    def test_windows_know_of_compiling_too(self, tmp_path):
+    def test_compile_time_in_windows_explains_a_slow_start(self, tmp_path):
         place = {"node_uid": "n0", "slot_index": 0, "pod_uid": "llama-0"}
         first = StepWindow(at(11), at(30), "llama", 1, 0, first_step=0, steps=1, compile_ms=17 * MINUTE, **place)
         assert "compiling the model took 17 min" in self.explained(tmp_path, [first])["evidence"][1]
 
 
-def test_a_single_pod_s_node_is_compared_with_the_fleet(tmp_path):
+def test_slow_start_of_a_single_pod_is_compared_with_the_fleet(tmp_path):
     pulls = [pulled(f"job-{i}-0", f"n{4 + i}", i + 1, 1) for i in range(6)]
     slow = started("llama", nodes=[0], from_min=10, container_min=29, first_step_min=30)
     finding = only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *pulls, *slow, pulled("llama-0", "n0", 39, 28)]))
     assert finding["culprit"] == {"node": "node-0"}
 
 
-def test_a_start_that_goes_on_at_the_end_of_the_window(tmp_path):
+def test_ongoing_start_at_the_end_of_the_time_range_is_slow(tmp_path):
     slow = started("llama", nodes=[0, 1], from_min=90, first_step_min=None, to_min=120)
     finding = only(explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow]))
     assert interval(finding) == minutes(90, 120)
@@ -181,13 +181,13 @@ def test_a_start_that_goes_on_at_the_end_of_the_window(tmp_path):
     assert finding["gpu_ms"] == 4 * 28 * MINUTE
 
 
-def test_an_attempt_that_never_started_is_somebody_else_s(tmp_path):
+def test_attempt_that_never_started_is_not_a_slow_start(tmp_path):
     never = started("llama", nodes=[0, 1], from_min=20, first_step_min=None, to_min=60)
     causes = [f["cause"] for f in explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *never])["findings"]]
     assert "slow_start" not in causes
 
 
-def test_a_window_that_begins_within_a_start_knows_its_whole_length(tmp_path):
+def test_slow_start_before_the_time_range_keeps_its_whole_length(tmp_path):
     slow = started("llama", nodes=[0, 1], from_min=10, first_step_min=24.0)
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(nodes=NODES), *fleet(first_step_min=2.0), *slow])
@@ -198,7 +198,7 @@ def test_a_window_that_begins_within_a_start_knows_its_whole_length(tmp_path):
     assert finding["gpu_ms"] == 4 * 9 * MINUTE
 
 
-def test_waiting_for_the_gang_is_no_slow_start(tmp_path):
+def test_gang_wait_is_not_a_slow_start(tmp_path):
     records = [*cluster(nodes=NODES), *fleet()]
     records += started("llama", nodes=[0, 1], first_step_min=32, gang_pods=2, container_min=30.5)
     late = [r._replace(scheduled_ms=at(30)) if isinstance(r, Pod) and r.name == "llama-1" else r for r in records]
@@ -206,7 +206,7 @@ def test_waiting_for_the_gang_is_no_slow_start(tmp_path):
     assert [f["cause"] for f in explain(tmp_path, late)["findings"]] == ["gang_wait"]
 
 
-def test_two_slow_starts_at_once(tmp_path):
+def test_concurrent_slow_starts_are_two_findings(tmp_path):
     slow = started("llama", nodes=[0], first_step_min=30) + started("qwen", nodes=[1], first_step_min=40)
     found = explain(tmp_path, [*cluster(nodes=NODES), *fleet(), *slow])["findings"]
     assert [(f["workload"]["name"], f["gpu_ms"]) for f in found] == [
@@ -215,7 +215,7 @@ def test_two_slow_starts_at_once(tmp_path):
     ]
 
 
-def test_unpriced(tmp_path):
+def test_slow_start_without_prices_has_no_cost(tmp_path):
     records = [r for r in [*cluster(nodes=NODES), *fleet()] if not isinstance(r, Price)]
     finding = only(explain(tmp_path, [*records, *started("llama", nodes=[0, 1], first_step_min=20)]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 18 * MINUTE)
@@ -236,18 +236,18 @@ class TestWithoutTheSdk:
     def fleet(self):
         return [*fleet(sdk=False), *(sample for i in range(6) for sample in self.watched(4 + i, i, i + 3))]
 
-    def test_until_the_first_activity(self, tmp_path):
+    def test_slow_start_without_the_sdk_ends_with_the_first_activity(self, tmp_path):
         slow = [*started("llama", nodes=[0], from_min=10, sdk=False), *self.watched(0, 10, 30)]
         finding = only(explain(tmp_path, [*cluster(nodes=NODES), *self.fleet(), *slow]))
         assert interval(finding) == minutes(10, 30)
         assert finding["gpu_ms"] == 2 * 17 * MINUTE
         assert "to first GPU activity" in finding["evidence"][0]
 
-    def test_a_notebook_waits_for_its_user(self, tmp_path):
+    def test_notebook_has_no_slow_start(self, tmp_path):
         waits = [*started("nb", nodes=[0], from_min=10, sdk=False, kind="Notebook"), *self.watched(0, 10, 30)]
         assert explain(tmp_path, [*cluster(nodes=NODES), *self.fleet(), *waits])["findings"] == []
 
-    def test_with_kubernetes_alone_until_its_containers_run(self, tmp_path):
+    def test_slow_start_with_kubernetes_alone_ends_when_containers_run(self, tmp_path):
         slow = started("llama", nodes=[0], from_min=10, container_min=25, sdk=False)
         found = explain(tmp_path, [*cluster(nodes=NODES), *fleet(sdk=False), *slow])["findings"]
         (finding,) = [f for f in found if f["cause"] == "slow_start"]
@@ -255,7 +255,7 @@ class TestWithoutTheSdk:
         assert finding["gpu_ms"] == 2 * 24 * MINUTE
 
 
-def test_a_rank_that_never_came_is_named(tmp_path):
+def test_slow_start_names_the_missing_rank(tmp_path):
     three = [rank._replace(first_step_ms=None) for rank in run()[:3]]
     stuck = [event("stuck", 1, rank, step=0, reason="startup") for rank in range(3)]
     answer = explain(tmp_path, [*cluster(), *job(), *three, *stuck])

@@ -85,7 +85,7 @@ def answer(tmp_path_factory):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("phase", PHASES)
-def test_twenty_steps_name_the_rank_and_its_phase(answer, phase, ranks):
+def test_straggler_in_twenty_steps_has_rank_and_phase(answer, phase, ranks):
     (finding,) = [f for f in findings_of("straggler", answer) if f["workload"]["name"] == f"{phase}-{ranks}"]
     assert finding["culprit"]["rank"] == ranks - 1
     assert finding["culprit"]["phase"] == phase
@@ -93,16 +93,16 @@ def test_twenty_steps_name_the_rank_and_its_phase(answer, phase, ranks):
     assert f"its gradients were ready {DELAY_MS} ms per step later than theirs" in finding["evidence"]
 
 
-def test_ranks_that_are_alike_wait_for_nobody(answer):
+def test_equal_ranks_have_no_straggler(answer):
     assert "alike" not in {f["workload"]["name"] for f in findings_of("straggler", answer)}
 
 
-def test_a_rank_that_saves_for_all_is_not_slow(answer):
+def test_rank_that_saves_for_all_is_not_a_straggler(answer):
     assert [one for one in answer["findings"] if one["workload"]["name"] == "saves"] == []
 
 
 @pytest.mark.parametrize(("to_min", "goes_on"), [(None, True), (119.9, False)])
-def test_it_goes_on_until_the_job_is_done(tmp_path, to_min, goes_on):
+def test_straggler_is_ongoing_until_the_job_ends(tmp_path, to_min, goes_on):
     records = [*cluster(), *job(to_min=to_min), *run()]
     for rank in range(4):
         waits = {"comm_ms": 100 if rank == 3 else 20_000, "forward_ms": 40_000 if rank == 3 else 20_000}
@@ -111,7 +111,7 @@ def test_it_goes_on_until_the_job_is_done(tmp_path, to_min, goes_on):
     assert only_finding("straggler", explain(tmp_path, records))["ongoing"] == goes_on
 
 
-def test_a_rank_without_a_gpu_is_not_told_to_look_at_one():
+def test_suggestion_for_a_rank_without_a_gpu_does_not_mention_one():
     on_gpu, on_cpu = (_suggestion(1, "laptop", _SlowRank(node, 0, "forward", 30)) for node in ("n0", "cpu:laptop:x:1"))
     assert "clocks" in on_gpu
     assert "GPU" not in on_cpu
@@ -119,7 +119,7 @@ def test_a_rank_without_a_gpu_is_not_told_to_look_at_one():
 
 class TestStraggler:
     @pytest.mark.parametrize("phase", ["forward", "backward", "copy", "garbage", "data"])
-    def test_the_slow_rank_and_its_phase(self, tmp_path, phase):
+    def test_straggler_names_the_slow_rank_and_its_phase(self, tmp_path, phase):
         slow = NORMAL_STEP_MS | {f"{phase}_ms": NORMAL_STEP_MS.get(f"{phase}_ms", 0) + 5_000, "comm_ms": 1_500}
         waiting = NORMAL_STEP_MS | {"comm_ms": 6_500}
         windows = [w for rank in range(4) for w in steps(rank, 20, 100, **(slow if rank == 3 else waiting))]
@@ -131,7 +131,7 @@ class TestStraggler:
         assert interval(found["straggler"]) == minutes(20, 100)
         assert found["straggler"]["gpu_ms"] == 3 * 80 * 5_000
 
-    def test_equal_waiting_is_communication_not_a_straggler(self, tmp_path):
+    def test_equal_waiting_is_comm_stall_and_not_a_straggler(self, tmp_path):
         answer = explain(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120, comm_ms=9_000)])
         assert answer["findings"] == []
         states = {row["state"]: row["gpu_ms"] for row in answer["states"]}

@@ -48,7 +48,7 @@ def full(node="n0", gpus=2, **more):
     return [workload(f"on-{node}"), *pod(f"on-{node}", f"on-{node}", node, gpus=gpus, **more)]
 
 
-def test_a_pod_that_waits_beside_free_gpus(tmp_path):
+def test_pod_that_waits_next_to_free_gpus_is_stranded(tmp_path):
     records = [*cluster(), *full(), workload(), *waits("llama-0", from_min=10.5, to_min=70.25, node="n1")]
     finding = only(explain(tmp_path, records))
     assert finding["workload"]["uid"] == "llama"
@@ -62,39 +62,39 @@ def test_a_pod_that_waits_beside_free_gpus(tmp_path):
     assert finding["confidence"] == 0.7
 
 
-def test_one_that_still_waits_at_the_end(tmp_path):
+def test_pod_that_still_waits_at_the_end_is_stranded(tmp_path):
     finding = only(explain(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0")]))
     assert interval(finding) == minutes(10, 120)
     assert finding["gpu_ms"] == 2 * 110 * MINUTE
 
 
-def test_free_gpus_that_nobody_waits_for_are_none(tmp_path):
+def test_free_gpus_without_a_waiting_pod_are_not_stranded(tmp_path):
     assert explain(tmp_path, [*cluster(), *full()])["findings"] == []
 
 
-def test_waiting_while_all_is_taken_is_none(tmp_path):
+def test_pod_that_waits_without_free_gpus_is_not_stranded(tmp_path):
     assert explain(tmp_path, [*cluster(), *full(), *full("n1"), workload(), *waits("llama-0")])["findings"] == []
 
 
-def test_too_few_are_none(tmp_path):
+def test_too_few_free_gpus_are_not_stranded(tmp_path):
     records = [*cluster(), *full(), *full("n1", gpus=1), workload(), *waits("llama-0", gpus=2)]
     assert explain(tmp_path, records)["findings"] == []
 
 
 @pytest.mark.parametrize(("to_min", "found"), [(14.5, False), (15.5, True)])
-def test_an_ordinary_delay_is_none(tmp_path, to_min, found):
+def test_ordinary_scheduling_delay_is_not_stranded(tmp_path, to_min, found):
     records = [*cluster(), *full(), workload(), *waits("llama-0", to_min=to_min, node="n1")]
     assert bool(explain(tmp_path, records, settings=FREE_GPUS)["findings"]) == found
 
 
 @pytest.mark.parametrize(("placed_min", "found"), [(63, False), (66, True)])
-def test_gpus_that_have_just_come_free_are_none(tmp_path, placed_min, found):
+def test_recently_freed_gpus_are_not_stranded(tmp_path, placed_min, found):
     records = [*cluster(), *full(), *full("n1", to_min=60), workload(), *waits("llama-0", to_min=placed_min, node="n1")]
     findings = explain(tmp_path, records, settings=FREE_GPUS)["findings"]
     assert [interval(finding) for finding in findings] == ([minutes(60, placed_min)] if found else [])
 
 
-def test_unhealthy_nodes_are_not_free(tmp_path):
+def test_gpus_of_unhealthy_nodes_are_not_stranded(tmp_path):
     cordoned = [
         Node(at(m), "test", "n1", "node-1", 2, "Test GPU", pool="pool", schedulable=False) for m in (0.01, 119.99)
     ]
@@ -103,7 +103,7 @@ def test_unhealthy_nodes_are_not_free(tmp_path):
     assert "stranded" not in {finding["cause"] for finding in findings}
 
 
-def test_fragments(tmp_path):
+def test_free_gpus_on_several_nodes_are_fragments(tmp_path):
     records = [*cluster(), *full(gpus=1), *full("n1", gpus=1), workload(), *waits("llama-0", gpus=2)]
     finding = only(explain(tmp_path, records))
     assert "no node had more than 1 free, and a pod needs 2" in finding["evidence"]
@@ -120,7 +120,7 @@ def test_fragments(tmp_path):
         ("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.", "node selector"),
     ],
 )
-def test_what_the_scheduler_says(tmp_path, message, suggestion):
+def test_stranded_reports_the_message_of_the_scheduler(tmp_path, message, suggestion):
     unscheduled = Event(at(12), "failed_scheduling", pod_uid="llama-0", workload_uid="llama", message=message)
     finding = only(explain(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0"), unscheduled]))
     assert finding["evidence"][-1] == f"the scheduler reported: {message.rstrip('.')}"
@@ -128,23 +128,23 @@ def test_what_the_scheduler_says(tmp_path, message, suggestion):
 
 
 class TestGangs:
-    def test_a_gang_that_fits_in_full(self, tmp_path):
+    def test_gang_that_fits_is_stranded(self, tmp_path):
         records = [*cluster(nodes=3), *full(), workload(gang_pods=2), *waits("a"), *waits("b", from_min=20)]
         finding = only(explain(tmp_path, records))
         assert interval(finding) == minutes(10, 120)
         assert finding["gpu_ms"] == (2 * 10 + 4 * 100) * MINUTE
         assert "backfill" in finding["suggestion"]
 
-    def test_a_gang_for_which_part_is_free_is_none(self, tmp_path):
+    def test_gang_that_fits_in_part_is_not_stranded(self, tmp_path):
         records = [*cluster(nodes=3), *full(), *full("n1"), workload(gang_pods=2), *waits("a"), *waits("b")]
         assert explain(tmp_path, records)["findings"] == []
 
-    def test_pods_that_need_no_gang_take_what_there_is(self, tmp_path):
+    def test_pods_without_a_gang_are_stranded_one_by_one(self, tmp_path):
         records = [*cluster(nodes=3), *full(), *full("n1"), workload(), *waits("a"), *waits("b")]
         assert only(explain(tmp_path, records))["gpu_ms"] == 2 * 110 * MINUTE
 
 
-def test_two_that_wait_share_what_is_free(tmp_path):
+def test_waiting_workloads_share_the_free_gpus(tmp_path):
     records = [
         *cluster(nodes=3),
         *full(gpus=1),
@@ -159,45 +159,45 @@ def test_two_that_wait_share_what_is_free(tmp_path):
     assert interval(found["two"]) == minutes(30, 120)
 
 
-def test_no_free_millisecond_is_claimed_twice(tmp_path):
+def test_free_time_is_claimed_once(tmp_path):
     records = [*cluster(), *full(), workload("one"), *waits("one-0", "one"), workload("two"), *waits("two-0", "two")]
     finding = only(explain(tmp_path, records))
     assert finding["workload"]["uid"] == "one"
     assert finding["gpu_ms"] == 2 * 110 * MINUTE
 
 
-def test_a_short_break_divides_nothing_and_is_not_claimed(tmp_path):
+def test_short_break_does_not_split_a_stranded_finding(tmp_path):
     between = [workload("short"), *pod("short", "short", "n1", gpus=1, from_min=40, to_min=43)]
     finding = only(explain(tmp_path, [*cluster(), *full(), *between, workload(), *waits("llama-0")]))
     assert interval(finding) == minutes(10, 120)
     assert finding["gpu_ms"] == 2 * 107 * MINUTE
 
 
-def test_less_than_a_gpu_strands_none(tmp_path):
+def test_request_for_part_of_a_gpu_strands_no_whole_gpu(tmp_path):
     records = [*cluster(), *full(), workload(), *waits("llama-0", share=SHARE_WHOLE // 2)]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_pods_that_ask_for_no_gpu_wait_for_something_else(tmp_path):
+def test_pod_without_a_gpu_request_is_not_stranded(tmp_path):
     records = [*cluster(), *full(), workload(), *waits("llama-0")]
     records = [r._replace(gpu_share=None) if isinstance(r, Pod) and r.name == "llama-0" else r for r in records]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_a_pod_without_a_workload(tmp_path):
+def test_stranded_pod_without_a_workload_is_found(tmp_path):
     finding = only(explain(tmp_path, [*cluster(), *full(), *waits("alone", None)]))
     assert (finding["workload"], finding["culprit"], finding["team"]) == (None, None, "ml")
     assert finding["title"].startswith("alone waited for 2 GPUs")
 
 
-def test_unpriced_time_is_found_too(tmp_path):
+def test_stranded_without_prices_is_found(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
     finding = only(explain(tmp_path, [*records, *full(), workload(), *waits("llama-0")]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 2 * 110 * MINUTE)
 
 
 @pytest.mark.parametrize(("from_min", "to_min"), [(0, 60), (30, 60), (60, 120)])
-def test_a_window_that_cuts_it(tmp_path, from_min, to_min):
+def test_stranded_is_cut_at_the_time_range(tmp_path, from_min, to_min):
     explain(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0", to_min=70, node="n1")])
     with Store(tmp_path) as store:
         finding = only(why(store, TimeRange(at(from_min), at(to_min)), Settings(), zone=UTC))

@@ -30,12 +30,12 @@ def only(answer):
     return finding
 
 
-def test_a_healthy_night_has_none(tmp_path):
+def test_healthy_night_has_no_lost_telemetry(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 120))]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_one_node_fell_silent(tmp_path):
+def test_silent_node_has_lost_telemetry(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30), (70, 120))]
     finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"node": "node-1"}
@@ -48,14 +48,14 @@ def test_one_node_fell_silent(tmp_path):
     assert finding["evidence"][1] == "2 GPUs of llama-1 were held at the time"
 
 
-def test_it_lasts_to_the_end_when_nothing_comes_again(tmp_path):
+def test_lost_telemetry_lasts_to_the_end_without_new_samples(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
     finding = only(explain(tmp_path, records))
     assert interval(finding) == minutes(29, 120)
     assert "came again" not in finding["evidence"][0]
 
 
-def test_nodes_that_fell_silent_together_are_one(tmp_path):
+def test_nodes_that_fall_silent_together_are_one_finding(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 30), (70, 120)), *sampled("n1", (0, 31), (70, 120))]
     finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"nodes": ["node-0", "node-1"]}
@@ -64,43 +64,43 @@ def test_nodes_that_fell_silent_together_are_one(tmp_path):
     assert finding["title"].startswith("node-0 and node-1 sent no GPU telemetry")
 
 
-def test_nodes_that_fell_silent_at_other_times_are_two(tmp_path):
+def test_nodes_that_fall_silent_at_different_times_are_two_findings(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 30), (70, 120)), *sampled("n1", (0, 80))]
     found = explain(tmp_path, records)["findings"]
     assert [finding["culprit"] for finding in found] == [{"node": "node-0"}, {"node": "node-1"}]
     assert [interval(finding) for finding in found] == [minutes(29, 70), minutes(79, 120)]
 
 
-def test_two_gaps_of_one_node_are_two(tmp_path):
+def test_two_gaps_of_a_node_are_two_findings(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 20), (50, 60), (90, 120))]
     assert sorted(map(interval, explain(tmp_path, records)["findings"])) == [minutes(19, 50), minutes(59, 90)]
 
 
 @pytest.mark.parametrize(("back_min", "lost"), [(33, False), (36, True)])
-def test_short_gaps_are_nothing(tmp_path, back_min, lost):
+def test_short_gap_is_not_lost_telemetry(tmp_path, back_min, lost):
     settings = Settings(finding_min_usd_micro=0)
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30), (back_min, 120))]
     assert bool(explain(tmp_path, records, settings=settings)["findings"]) == lost
 
 
-def test_where_there_never_was_any_nothing_is_lost(tmp_path):
+def test_node_without_any_telemetry_has_not_lost_it(tmp_path):
     answer = explain(tmp_path, [*cluster(), *job()])
     assert {row["state"] for row in answer["states"]} == {"unobserved"}
     assert answer["findings"] == []
 
 
-def test_where_it_came_later_nothing_is_lost(tmp_path):
+def test_time_before_the_first_sample_is_not_lost_telemetry(tmp_path):
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (60, 120))]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_samples_that_say_nothing_are_none(tmp_path):
+def test_empty_samples_are_not_telemetry(tmp_path):
     silent = sampled("n1", (30, 70), temperature_c=40)
     records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30), (70, 120)), *silent]
     assert interval(only(explain(tmp_path, records))) == minutes(29, 70)
 
 
-def test_a_source_that_sends_rarely_is_not_lost_in_between(tmp_path):
+def test_rare_samples_are_not_lost_telemetry(tmp_path):
     rare = [
         GpuSample(at(minute), f"n{n}", slot, **BUSY) for n in (0, 1) for slot in (0, 1) for minute in range(0, 120, 8)
     ]
@@ -109,38 +109,38 @@ def test_a_source_that_sends_rarely_is_not_lost_in_between(tmp_path):
     assert answer["findings"] == []
 
 
-def test_a_pod_with_steps_is_observed_all_the_same(tmp_path):
+def test_pod_with_reported_steps_is_observed(tmp_path):
     windows = [w for rank in range(4) for w in steps(rank, 0, 120, forward_ms=60_000)]
     records = [*cluster(), *job(), *run(), *windows, *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_a_pod_that_came_in_the_dark_is_claimed_from_its_start(tmp_path):
+def test_pod_that_starts_in_a_gap_is_claimed_from_its_start(tmp_path):
     records = [*cluster(), *pod("late", None, "n1", from_min=60), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
     finding = only(explain(tmp_path, records))
     assert interval(finding) == minutes(60, 120)
     assert finding["gpu_ms"] == 2 * 60 * MINUTE
 
 
-def test_free_gpus_in_the_dark_cost_nobody_anything(tmp_path):
+def test_free_gpus_in_a_gap_cost_nothing(tmp_path):
     records = [*cluster(), *job(pods=1), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_one_gpu_of_a_node(tmp_path):
+def test_lost_telemetry_of_one_gpu_names_the_gpu(tmp_path):
     one = sampled("n1", (0, 120), slots=(0,)) + sampled("n1", (0, 30), slots=(1,))
     finding = only(explain(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *one]))
     assert finding["culprit"] == {"node": "node-1", "gpu": 1}
     assert finding["gpu_ms"] == 90 * MINUTE
 
 
-def test_a_node_that_is_not_ready_lost_more_than_its_telemetry(tmp_path):
+def test_node_that_is_not_ready_is_not_lost_telemetry(tmp_path):
     away = Node(at(31), "test", "n1", "node-1", 2, "Test GPU", pool="pool", ready=False)
     records = [*cluster(), away, *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_the_sdk_fell_silent(tmp_path):
+def test_silent_sdk_is_lost_telemetry(tmp_path):
     windows = [w for rank in range(4) for w in steps(rank, 0, 120 if rank < 2 else 50, forward_ms=60_000)]
     finding = only(explain(tmp_path, [*cluster(), *job(), *run(), *windows]))
     assert finding["culprit"] == {"node": "node-1"}
@@ -150,7 +150,7 @@ def test_the_sdk_fell_silent(tmp_path):
     assert finding["confidence"] < 0.9
 
 
-def test_a_rank_that_is_silent_while_its_peers_hang_is_not_lost(tmp_path):
+def test_silent_rank_with_hung_peers_is_not_lost_telemetry(tmp_path):
     windows = [w for rank in range(4) for w in steps(rank, 0, 50, forward_ms=60_000)]
     reports = [event("stuck", 50, rank) for rank in (0, 1, 2)]
     answer = explain(tmp_path, [*cluster(), *job(), *run(), *windows, *reports])
@@ -161,7 +161,7 @@ def test_a_rank_that_is_silent_while_its_peers_hang_is_not_lost(tmp_path):
     assert [finding["cause"] for finding in answer["findings"]] == ["hang"]
 
 
-def test_a_rank_that_is_silent_while_most_others_go_on_is_not_hung(tmp_path):
+def test_silent_rank_with_active_peers_is_not_hung(tmp_path):
     windows = [w for rank in (1, 2) for w in steps(rank, 0, 120, forward_ms=60_000)]
     windows += [*steps(0, 0, 100, forward_ms=60_000), *steps(3, 0, 50, forward_ms=60_000)]
     answer = explain(tmp_path, [*cluster(), *job(), *run(), *windows, event("stuck", 100, 0)])
@@ -170,14 +170,14 @@ def test_a_rank_that_is_silent_while_most_others_go_on_is_not_hung(tmp_path):
     assert states["unobserved"] == 70 * MINUTE
 
 
-def test_steps_of_another_pod_are_no_source_of_this_one(tmp_path):
+def test_steps_of_another_pod_are_not_a_source_of_this_pod(tmp_path):
     windows = [w for rank in (0, 1) for w in steps(rank, 0, 30, forward_ms=60_000)]
     other = pod("other", None, "n0", from_min=31)
     records = [*cluster(), *job(pods=1, to_min=30), *run(ranks=2, ended_ms=at(30)), *windows, *other]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_unpriced_time_is_found_too(tmp_path):
+def test_lost_telemetry_without_prices_is_found(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
     records += [*job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
     finding = only(explain(tmp_path, records))
@@ -185,7 +185,7 @@ def test_unpriced_time_is_found_too(tmp_path):
 
 
 @pytest.mark.parametrize(("from_min", "to_min"), [(200, 260), (300, 420)])
-def test_a_window_that_begins_in_the_dark(tmp_path, from_min, to_min):
+def test_lost_telemetry_before_the_time_range_is_found(tmp_path, from_min, to_min):
     records = [*cluster(hours=8), *job(), *sampled("n0", (0, 480)), *sampled("n1", (0, 30), (400, 480))]
     explain(tmp_path, records, hours=8)
     window = TimeRange(at(from_min), at(to_min))
@@ -222,7 +222,7 @@ def thinned(seed, node, every_s, lost, gap):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("every_s", [15, 30, 60, 120])
-def test_only_real_gaps_are_told(tmp_path, every_s, seed):
+def test_only_real_gaps_are_lost_telemetry(tmp_path, every_s, seed):
     """With none, a twentieth or a fifth of the samples lost; each of the planted gaps on a node of its own."""
     cases = [(lost, gap) for lost in (0, 0.05, 0.2) for gap in GAPS]
     records = cluster(hours=HOURS, nodes=len(cases), gpus=GPUS)
@@ -250,7 +250,7 @@ def test_only_real_gaps_are_told(tmp_path, every_s, seed):
 
 
 @pytest.mark.parametrize("every_s", [15, 60, 120, 300])
-def test_an_interval_that_changes_is_no_gap(tmp_path, every_s):
+def test_changed_sample_interval_is_not_a_gap(tmp_path, every_s):
     samples_of = [
         GpuSample(ms, f"n{node}", slot, **BUSY)
         for node in (0, 1)
@@ -260,17 +260,17 @@ def test_an_interval_that_changes_is_no_gap(tmp_path, every_s):
     assert explain(tmp_path, [*cluster(hours=4), *job(), *samples_of], hours=4)["findings"] == []
 
 
-def test_one_of_two_exporters_is_enough(tmp_path):
+def test_one_of_two_exporters_is_sufficient(tmp_path):
     doubled = sampled("n1", (0, 120)) + [s._replace(time_ms=s.time_ms + 20_000) for s in sampled("n1", (0, 30))]
     assert explain(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *doubled])["findings"] == []
 
 
-def test_one_field_that_is_missing_is_no_gap(tmp_path):
+def test_missing_field_is_not_a_gap(tmp_path):
     some = sampled("n1", (0, 30)) + sampled("n1", (30, 120), sm_active_permille=700)
     assert explain(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *some])["findings"] == []
 
 
-def test_gpus_of_a_node_with_gaps_of_their_own_are_two_findings(tmp_path):
+def test_gpus_with_separate_gaps_are_two_findings(tmp_path):
     apart = sampled("n1", (0, 30), (70, 120), slots=(0,)) + sampled("n1", (0, 60), (100, 120), slots=(1,))
     found = explain(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *apart])["findings"]
     assert sorted((interval(one), one["culprit"]["gpu"], one["gpu_ms"]) for one in found) == [
@@ -281,7 +281,7 @@ def test_gpus_of_a_node_with_gaps_of_their_own_are_two_findings(tmp_path):
 
 @pytest.mark.parametrize("every_s", [60, 120])
 @pytest.mark.parametrize("back_min", [None, 100])
-def test_a_node_that_goes_away_for_good(tmp_path, every_s, back_min):
+def test_lost_telemetry_begins_after_the_last_sample_at_any_interval(tmp_path, every_s, back_min):
     times = [*range(at(0), at(40), every_s * 1000)] + (
         [*range(at(back_min), at(120), every_s * 1000)] if back_min else []
     )

@@ -55,7 +55,7 @@ def only(answer):
 HOT = {"sm_clock_mhz": 1_200, "throttle_reasons": THERMAL | POWER_CAP, "temperature_c": 88}
 
 
-def test_the_excess_of_a_hot_gpu(tmp_path):
+def test_throttled_claims_the_excess_of_a_hot_gpu(tmp_path):
     finding = only(explain(tmp_path, [*cluster(), *job(), *watched(on(1, 0, 30, 90, **HOT))]))
     assert finding["culprit"] == {"node": "node-1", "gpu": 0}
     assert (finding["from"], finding["to"]) == minutes(30, 90)
@@ -81,32 +81,32 @@ def test_the_excess_of_a_hot_gpu(tmp_path):
         on(1, 0, 30, 90, sm_clock_mhz=None, throttle_reasons=THERMAL),
     ],
 )
-def test_what_is_no_throttling(tmp_path, slow):
+def test_similar_patterns_are_not_throttled(tmp_path, slow):
     causes = [f["cause"] for f in explain(tmp_path, [*cluster(), *job(), *watched(slow)])["findings"]]
     assert "throttled" not in causes
 
 
-def test_temperature_stands_in_for_reasons(tmp_path):
+def test_throttled_is_found_by_temperature_without_reasons(tmp_path):
     hot = on(1, 0, 30, 90, sm_clock_mhz=1_200, throttle_reasons=None, temperature_c=88)
     finding = only(explain(tmp_path, [*cluster(), *job(), *watched(hot)]))
     assert finding["culprit"] == {"node": "node-1", "gpu": 0}
     assert finding["confidence"] < 0.9
 
 
-def test_a_small_slowdown_that_lasts(tmp_path):
+def test_long_small_slowdown_is_throttled(tmp_path):
     mild = on(0, 1, 0, 120, sm_clock_mhz=1_500, throttle_reasons=0x40)
     finding = only(explain(tmp_path, [*cluster(), *job(), *watched(mild)]))
     assert (finding["from"], finding["to"]) == minutes(0, 120)
     assert finding["gpu_ms"] == 120 * MINUTE * 167 // 1000
 
 
-def test_its_own_time_before_where_it_is_alone(tmp_path):
+def test_throttled_is_compared_with_its_own_past_without_peers(tmp_path):
     records = [*cluster(nodes=1, gpus=1), *job(pods=1, gpus=1)]
     finding = only(explain(tmp_path, [*records, *watched(on(0, 0, 60, 120, **HOT), nodes=(0,), gpus=1)]))
     assert (finding["from"], finding["to"]) == minutes(60, 120)
 
 
-def test_the_fleet_where_a_whole_job_is_slow(tmp_path):
+def test_throttled_job_is_compared_with_the_fleet(tmp_path):
     brake = {"sm_clock_mhz": 900, "throttle_reasons": BRAKE}
     other = [Workload(START_MS, "test", "nb", "Job", "ml", "nb", team="cv"), *pod("nb-0", "nb", "n1", gpus=4)]
     clocks = watched(lambda node, gpu, minute: brake if node == 0 else None, gpus=4)
@@ -118,12 +118,12 @@ def test_the_fleet_where_a_whole_job_is_slow(tmp_path):
     assert "power supply" in finding["suggestion"]
 
 
-def test_with_nothing_to_compare_it_is_silent(tmp_path):
+def test_throttled_is_not_reported_without_a_comparison(tmp_path):
     records = [*cluster(nodes=1), *job(pods=1), *watched(lambda *_: HOT, nodes=(0,))]
     assert explain(tmp_path, records)["findings"] == []
 
 
-def test_flapping_is_one_stretch_with_its_average(tmp_path):
+def test_repeated_short_throttling_is_one_finding_with_its_average(tmp_path):
     flaps = on(1, 0, 20, 100, **(HOT | {"sm_clock_mhz": 800}))
     clocks = watched(lambda n, g, minute: flaps(n, g, minute) if minute % 2 == 0 else None)
     finding = only(explain(tmp_path, [*cluster(), *job(), *clocks]))
@@ -131,7 +131,7 @@ def test_flapping_is_one_stretch_with_its_average(tmp_path):
     assert finding["gpu_ms"] == pytest.approx(79 * MINUTE * 5 / 18, rel=0.02)
 
 
-def test_the_others_of_a_run_wait_for_it_as_for_any_straggler(tmp_path):
+def test_peers_of_a_throttled_gpu_wait_for_a_straggler(tmp_path):
     """Its own excess is throttling; what the others wait is the straggler's."""
     well = {"forward_ms": 20_000, "backward_ms": 30_000, "comm_ms": 1_500, "optimizer_ms": 5_000}
     waits = well | {"forward_ms": 13_000, "backward_ms": 20_000, "comm_ms": 19_000}
@@ -149,14 +149,14 @@ def test_the_others_of_a_run_wait_for_it_as_for_any_straggler(tmp_path):
     assert found["throttled"]["gpu_ms"] == 60 * (58_500 * 333 // 1000)
 
 
-def test_two_nodes_at_once(tmp_path):
+def test_throttled_nodes_are_separate_findings(tmp_path):
     first, second = on(0, 0, 30, 90, **HOT), on(1, 1, 40, 100, **HOT)
     clocks = watched(lambda *where: first(*where) or second(*where))
     found = explain(tmp_path, [*cluster(), *job(), *clocks])["findings"]
     assert {tuple(f["culprit"].values()) for f in found} == {("node-0", 0), ("node-1", 1)}
 
 
-def test_a_window_that_cuts_it(tmp_path):
+def test_throttled_is_cut_at_the_time_range(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(), *job(), *watched(on(1, 0, 30, 110, **HOT))])
         build(store, Settings(), now_ms=at(120))
@@ -164,13 +164,13 @@ def test_a_window_that_cuts_it(tmp_path):
     assert (finding["from"], finding["to"]) == minutes(40, 100)
 
 
-def test_unpriced(tmp_path):
+def test_throttled_without_prices_has_no_cost(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
     finding = only(explain(tmp_path, [*records, *job(), *watched(on(1, 0, 30, 90, **HOT))]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 60 * MINUTE * 333 // 1000)
 
 
-def test_a_gpu_that_nobody_holds_is_nobody_s_loss(tmp_path):
+def test_unallocated_hot_gpu_is_not_throttled(tmp_path):
     clocks = watched(on(1, 1, 30, 90, **HOT))
     records = [*cluster(), *job(pods=1), *clocks]
     assert "throttled" not in [f["cause"] for f in explain(tmp_path, records)["findings"]]

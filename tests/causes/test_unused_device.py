@@ -32,7 +32,7 @@ def only(answer):
     return finding
 
 
-def test_one_device(tmp_path):
+def test_unused_device_names_the_gpu(tmp_path):
     records = [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4, to_min=119), *watched({(0, 3)}, to_min=119)]
     finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"node": "node-0", "gpu": 3}
@@ -46,25 +46,25 @@ def test_one_device(tmp_path):
     ]
 
 
-def test_all_at_work_is_fine(tmp_path):
+def test_devices_at_work_are_not_unused(tmp_path):
     assert explain(tmp_path, [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4), *watched(set())])["findings"] == []
 
 
-def test_several_devices_of_one_node(tmp_path):
+def test_several_unused_devices_of_a_node_are_one_finding(tmp_path):
     records = [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4), *watched({(0, 1), (0, 3)})]
     finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"node": "node-0", "gpus": [1, 3]}
     assert finding["gpu_ms"] == 2 * 120 * MINUTE
 
 
-def test_several_nodes_are_one_finding_that_names_the_pods(tmp_path):
+def test_unused_devices_of_several_nodes_are_one_finding_that_names_the_pods(tmp_path):
     records = [*cluster(gpus=4), *job(gpus=4), *watched({(0, 1), (1, 3)}, nodes=(0, 1))]
     finding = only(explain(tmp_path, records))
     assert finding["culprit"] == {"pods": ["llama-0", "llama-1"]}
     assert finding["gpu_ms"] == 2 * 120 * MINUTE
 
 
-def test_two_workloads_at_once(tmp_path):
+def test_unused_devices_of_two_workloads_are_two_findings(tmp_path):
     other = [
         Workload(START_MS, "test", "qwen", "PyTorchJob", "ml", "qwen", team="nlp"),
         *pod("qwen-0", "qwen", "n1", gpus=4),
@@ -74,18 +74,18 @@ def test_two_workloads_at_once(tmp_path):
     assert {(f["workload"]["name"], f["culprit"]["gpu"]) for f in found} == {("llama", 1), ("qwen", 3)}
 
 
-def test_one_that_is_used_later_counts_until_then(tmp_path):
+def test_device_that_is_used_later_is_unused_until_then(tmp_path):
     late = watched({(0, 1)}, gpus=2, to_min=60) + watched(set(), gpus=2, from_min=60)
     finding = only(explain(tmp_path, [*cluster(nodes=1), *job(pods=1), *late]))
     assert (finding["from"], finding["to"]) == minutes(0, 60)
 
 
-def test_without_telemetry_nothing_is_said(tmp_path):
+def test_unused_device_needs_telemetry(tmp_path):
     causes = {f["cause"] for f in explain(tmp_path, [*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4)])["findings"]}
     assert "unused_device" not in causes
 
 
-def test_a_window_that_cuts_it(tmp_path):
+def test_unused_device_is_cut_at_the_time_range(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4), *watched({(0, 3)})])
         build(store, Settings(), now_ms=at(120))
@@ -94,7 +94,7 @@ def test_a_window_that_cuts_it(tmp_path):
     assert finding["gpu_ms"] == 40 * MINUTE
 
 
-def test_unpriced(tmp_path):
+def test_unused_device_without_prices_has_no_cost(tmp_path):
     records = [r for r in cluster(nodes=1, gpus=4) if not isinstance(r, Price)]
     finding = only(explain(tmp_path, [*records, *job(pods=1, gpus=4), *watched({(0, 3)})]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 120 * MINUTE)

@@ -19,7 +19,7 @@ def hang(store: Store, covered: LedgerCoverage, **parameters: str) -> dict[str, 
     return clusters.only_finding("hang", question("why", {"all": "1"} | parameters, Settings())(store, covered))
 
 
-def test_it_has_one_name_for_all_who_may_see_it(tmp_path: Path) -> None:
+def test_finding_has_one_id_for_all_users(tmp_path: Path) -> None:
     stuck = [clusters.event("stuck", 30, rank) for rank in range(4)]
     with Store(tmp_path, create=True) as store:
         store.append([*clusters.cluster(), *clusters.job(), *clusters.run(), *clusters.all_ranks(0, 29), *stuck])

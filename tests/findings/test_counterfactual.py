@@ -38,7 +38,7 @@ early, late = st.integers(0, 12 * MINUTE), st.integers(8 * MINUTE, 32 * MINUTE)
 
 
 @given(claims(), early, late, early | st.none(), st.integers(0, 2 * 10**9), late)
-def test_what_is_saved_comes_after_it_could_be_told(parts, from_ms, to_ms, known_ms, least_ms, later_ms):
+def test_saved_time_is_after_the_detection(parts, from_ms, to_ms, known_ms, least_ms, later_ms):
     def enough(so_far):
         return so_far.gpu_ms >= least_ms
 
@@ -55,7 +55,7 @@ def test_what_is_saved_comes_after_it_could_be_told(parts, from_ms, to_ms, known
 
 
 @given(st.lists(claims(), min_size=1, max_size=5), early)
-def test_dollars_saved_are_part_of_those_that_were_spent(found, known_ms):
+def test_saved_dollars_are_part_of_the_cost(found, known_ms):
     wholes = [added((), parts) for parts in found]
     for parts, whole, micro in zip(found, wholes, round_rows([w.ms_price for w in wholes]), strict=True):
         saved = caught(parts, MINUTE, 0, 40 * MINUTE, known_ms, lambda so_far: True).saved
@@ -67,7 +67,7 @@ def test_dollars_saved_are_part_of_those_that_were_spent(found, known_ms):
         assert saved_usd_micro(whole, None, saved) is None
 
 
-def test_the_sum_is_what_the_findings_save(tmp_path):
+def test_total_savings_are_the_sum_of_the_findings(tmp_path):
     """An ongoing hang, and before it steps that another attempt repeated: none of those could be saved."""
     ended = run(ended_ms=at(40), outcome="failed")
     again = [*run(attempt=2, started_min=41, resumed_step=3000), *all_ranks(41, 60, attempt=2, first_step=3000)]
@@ -85,14 +85,14 @@ def test_the_sum_is_what_the_findings_save(tmp_path):
     assert saved["sentence"] == "Acting as soon as each problem was detectable would have saved $14 of $17."
 
 
-def test_a_run_of_slow_steps_is_not_said_to_hang_sooner_than_the_sdk_says_so(tmp_path):
+def test_detection_of_a_hang_waits_for_ten_slow_steps(tmp_path):
     steps = all_ranks(0, 40, step_max_us=45_000_000)
     stuck = [event("stuck", 40, rank, step=3999, reason="forward") for rank in range(4)]
     finding = only_finding("hang", explain(tmp_path, [*cluster(), *job(), *run(), *steps, *stuck]))
     assert finding["what_if"]["detect_s"] == 450  # ten of them
 
 
-def test_a_rank_may_stand_still_as_long_as_the_sdk_lets_it():
+def test_hang_limits_are_those_of_the_sdk():
     assert {phase: limit / 1000 for phase, limit in LIMITS_MS.items()} == LIMITS_S
 
 
@@ -139,7 +139,7 @@ def stepping(draw):
 
 
 @given(stepping(), st.data())
-def test_without_a_rank_no_step_takes_longer(elapsed, steps, data):
+def test_elapsed_without_a_rank_is_not_longer(elapsed, steps, data):
     ranks, windows = steps
     slowest = data.draw(st.integers(0, ranks - 1))
     ms, without_ms = elapsed(windows, slowest)
@@ -151,20 +151,20 @@ def test_without_a_rank_no_step_takes_longer(elapsed, steps, data):
 
 
 @given(st.integers(2, 6), st.integers(1, 10_000), st.integers(0, 2_000), st.integers(1, 5))
-def test_where_all_are_alike_nobody_is_to_blame(elapsed, ranks, own_ms, together_ms, count):
+def test_elapsed_without_one_of_equal_ranks_is_unchanged(elapsed, ranks, own_ms, together_ms, count):
     ms, without_ms = elapsed([(own_ms + together_ms, [together_ms] * ranks)] * count, 0)
     assert ms == without_ms
 
 
 @given(st.integers(2, 6), st.integers(1_000, 10_000), st.floats(1.01, 4))
-def test_a_pure_slowdown_is_given_back(elapsed, ranks, own_ms, factor):
+def test_elapsed_without_a_slow_rank_saves_its_slowdown(elapsed, ranks, own_ms, factor):
     slow_ms = round(own_ms * factor)
     ms, without_ms = elapsed([(slow_ms, [0, *[slow_ms - own_ms] * (ranks - 1)])], 0)
     assert without_ms / ms == pytest.approx(1 / factor, rel=0.001)
 
 
 @pytest.mark.parametrize(("size", "phase"), [(0.2, "forward"), (0.6, "data")])
-def test_what_the_simulator_knows_of_a_slow_rank(elapsed, size, phase):
+def test_elapsed_agrees_with_the_simulated_slow_rank(elapsed, size, phase):
     """Steps as simulated nights have them, with their noise: without the rank they take what they would have taken."""
     length_ms, rank = 30 * MINUTE, 3
     stretch = Activity("steps", 0, length_ms)

@@ -66,7 +66,7 @@ SPANS = {
 
 
 @pytest.mark.parametrize("hourly", [False, True])
-def test_a_hang_has_its_own_times_and_figures(tmp_path, hourly):
+def test_hang_episode_has_its_own_times_and_figures(tmp_path, hourly):
     """In the second hour, with the ledger built at once and hour by hour: what came before is handed over then."""
     records = cluster(hours=3, nodes=len(SPANS), gpus=GPUS)
     for node, spans in enumerate(SPANS.values()):
@@ -103,7 +103,7 @@ def test_a_hang_has_its_own_times_and_figures(tmp_path, hourly):
         max_size=8,
     )
 )
-def test_ends_are_within_one_sample_of_the_truth(tmp_path_factory, planted):
+def test_episode_ends_are_within_one_sample_of_the_truth(tmp_path_factory, planted):
     records = cluster(hours=1, nodes=len(planted), gpus=GPUS)
     for node, (every_ms, phase_ms, begins, length_ms) in enumerate(planted):
         records += pod(f"pod-{node}", None, f"n{node}", gpus=GPUS)
@@ -120,7 +120,7 @@ def test_ends_are_within_one_sample_of_the_truth(tmp_path_factory, planted):
         assert hang["gpu_ms"] == GPUS * (to_ms - from_ms)
 
 
-def test_figures_are_of_the_gpus_that_hung(tmp_path):
+def test_episode_figures_are_of_the_hung_gpus(tmp_path):
     """One of two GPUs of a pod hangs, later the other one."""
     span, later = [(1_810_000, 1_840_000)], [(1_900_000, 1_990_000)]
     records = [*cluster(hours=1), *pod("pod", None, "n0", gpus=GPUS)]
@@ -131,7 +131,7 @@ def test_figures_are_of_the_gpus_that_hung(tmp_path):
     assert hang["gpu_ms"] == 30_000 + 90_000
 
 
-def test_a_hang_on_part_of_a_gpu(tmp_path):
+def test_hang_on_part_of_a_gpu_is_an_episode(tmp_path):
     """Half of its time is its; its times are those of the clock."""
     half = Allocation(START_MS, "pod", "n0", 0, START_MS, None, SHARE_WHOLE // 2)
     records = [*cluster(hours=1, nodes=1), *pod("pod", None, "n0", gpus=0), half]
@@ -141,14 +141,14 @@ def test_a_hang_on_part_of_a_gpu(tmp_path):
     assert hang["gpu_ms"] == 15_000
 
 
-def test_idle_gpus_from_the_first_sample_to_the_next_holder(tmp_path):
+def test_idle_episode_ends_with_the_next_holder(tmp_path):
     records = [*cluster(hours=2), *pod("pod", None, "n0", gpus=GPUS)]
     records += seen(0, 30_000, 11_000, [(1_217_500, 3_322_200)], IDLE, to_min=120)
     (idle,) = findings_of("idle_held", explain(tmp_path, records, settings=EVERYTHING))
     assert times(idle) == sampled_at(1_217_500, 3_322_200, 30_000, 11_000)
 
 
-def test_a_gang_that_waited_for_some_seconds(tmp_path):
+def test_gang_wait_of_seconds_has_exact_times(tmp_path):
     """Inside one minute: nothing is sampled, Kubernetes says when each pod came."""
     records = [*cluster(hours=1), Workload(START_MS, "test", "job", "PyTorchJob", "ml", "job", gang_pods=2)]
     for number, came_s in enumerate((610, 640)):
@@ -173,7 +173,7 @@ def test_a_gang_that_waited_for_some_seconds(tmp_path):
     assert wait["gpu_ms"] == GPUS * 30_000
 
 
-def test_without_the_facts_a_state_is_somewhere_in_its_minute(tmp_path):
+def test_episode_without_measurements_covers_its_minutes(tmp_path):
     records = [*cluster(hours=1), *pod("pod", None, "n0", gpus=GPUS)]
     records += seen(0, 5_000, 0, [(1_810_000, 1_840_000)], HUNG)
     explain(tmp_path, records, hours=1, settings=EVERYTHING)

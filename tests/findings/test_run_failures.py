@@ -41,7 +41,7 @@ TEXTS = st.text(max_size=400)
 
 
 @given(kind=st.sampled_from(KINDS), text=TEXTS, cause=st.none() | st.sampled_from(KINDS), grouped=st.booleans())
-def test_an_exception_in_one_line_has_its_own_type_whatever_its_text_and_its_cause(kind, text, cause, grouped):
+def test_exception_line_starts_with_its_own_type(kind, text, cause, grouped):
     error = raised(kind(text), cause and raised(cause("the cause")))
     if grouped:
         error = raised(ExceptionGroup("several", [error, ValueError("another")]))
@@ -82,7 +82,7 @@ def test_an_exception_in_one_line_has_its_own_type_whatever_its_text_and_its_cau
         (None, None, None),
     ],
 )
-def test_what_other_versions_and_sources_sent_is_understood(reason, message, line):
+def test_failure_line_reads_reports_of_other_versions_and_sources(reason, message, line):
     assert error_line(reason, message) == line
 
 
@@ -148,7 +148,7 @@ FIRST = {
 
 
 @pytest.mark.parametrize("name", FIRST)
-def test_every_answer_names_the_rank_that_failed_first(tmp_path, name):
+def test_answers_name_the_rank_that_failed_first(tmp_path, name):
     ends, first = FIRST[name]
     window = TimeRange(START_MS, START_MS + 120 * MINUTE)
     answer = explain(tmp_path / "data", failed(ends))
@@ -167,7 +167,7 @@ def test_every_answer_names_the_rank_that_failed_first(tmp_path, name):
     assert [one["what"] for one in shown["lifecycle"]][-1] in ("failed", "killed", "succeeded", "exception")
 
 
-def test_what_a_run_ended_with_is_told_after_all_that_happened_until_then(tmp_path):
+def test_failure_event_follows_all_earlier_events(tmp_path):
     records = [
         *failed([(10, "failed", "ValueError: x")] * 4),
         event("configured", 10, 0, reason="ab"),
@@ -211,7 +211,7 @@ def hang_until(folder, records, minute: float) -> dict:
         ([*hung(ended_ms=at(30), outcome="failed"), *run(attempt=2, started_min=30.5)], False),
     ],
 )
-def test_a_hang_of_a_run_that_has_ended_does_not_go_on(tmp_path, records, ongoing):
+def test_hang_of_an_ended_run_is_not_ongoing(tmp_path, records, ongoing):
     finding = hang_until(tmp_path / "data", records, 30)
     assert (finding["ongoing"], finding["ended"]) == (ongoing, not ongoing)
     assert ("since" in finding["title"]) == ongoing
@@ -220,13 +220,13 @@ def test_a_hang_of_a_run_that_has_ended_does_not_go_on(tmp_path, records, ongoin
     assert [life.is_over for life in lives.all()] == [not ongoing]  # and notifications say so
 
 
-def test_some_ranks_ended_and_others_hang_on(tmp_path):
+def test_hang_is_ongoing_while_some_ranks_hang(tmp_path):
     records = hung()
     records += [one._replace(time_ms=at(20), ended_ms=at(20), outcome="killed") for one in run()[:2]]
     assert hang_until(tmp_path / "data", records, 30)["ongoing"]
 
 
-def test_a_crash_loop_goes_on_between_two_pods(tmp_path):
+def test_crash_loop_is_ongoing_between_two_pods(tmp_path):
     records = [*cluster(), *job(pods=0)]
     for number in range(4):
         start = 30 * number

@@ -11,7 +11,7 @@ LAUGHS = "a0: &a0 {k0: 1}\n" + "".join(
 )
 
 
-def test_what_is_right_is_read():
+def test_parsed_reads_valid_yaml():
     assert parsed("a: &x {b: 0x10, c: 1_000}\nd: {<<: *x, b: 2}") == {
         "a": {"b": 16, "c": 1000},
         "d": {"b": 2, "c": 1000},
@@ -44,7 +44,7 @@ def test_what_is_right_is_read():
         "!!binary ÿ",
     ],
 )
-def test_what_is_wrong_is_one_line(text):
+def test_parsed_rejects_invalid_yaml_in_one_line(text):
     with pytest.raises(YamlError) as caught:
         parsed(text)
     assert str(caught.value)
@@ -52,6 +52,6 @@ def test_what_is_wrong_is_one_line(text):
     assert len(str(caught.value)) < 1_000
 
 
-def test_merges_do_not_grow_without_an_end():
+def test_parsed_limits_merged_mappings():
     with pytest.raises(YamlError, match="entries"):
         parsed(LAUGHS)

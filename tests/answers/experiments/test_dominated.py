@@ -24,7 +24,7 @@ def sweeps(draw: st.DrawFn) -> dict[str, list[ReachedValue]]:
 
 
 @given(sweeps())
-def test_it_is_since_the_first_of_the_last_values_with_which_it_was_behind(runs):
+def test_beaten_since_is_the_first_of_the_last_worse_values(runs):
     def is_behind(run: str, place: int) -> bool:
         now = runs[run][place]
         so_far = [one.badness for one in runs[run] if one.time_ms <= now.time_ms]
@@ -47,14 +47,14 @@ def test_it_is_since_the_first_of_the_last_values_with_which_it_was_behind(runs)
     assert beaten_since(runs) == expected
 
 
-def test_what_another_run_did_later_does_not_count():
+def test_beaten_since_ignores_later_values_of_other_runs():
     early = [ReachedValue(1, 10, 3.0), ReachedValue(2, 20, 2.0)]
     late = [ReachedValue(11, 5, 1.0)]
     assert beaten_since({"early": early, "late": late}) == {}
     assert beaten_since({"early": early, "late": [ReachedValue(2, 5, 1.0)]}) == {"early": 1}
 
 
-def test_a_run_that_catches_up_was_not_beaten():
+def test_run_that_catches_up_is_not_beaten():
     other = [ReachedValue(0, 10, 3.0), ReachedValue(1, 20, 2.5)]
     assert beaten_since({"other": other, "slow": [ReachedValue(5, 12, 5.0), ReachedValue(6, 22, 2.0)]}) == {}
     assert beaten_since({"other": other, "slow": [ReachedValue(5, 12, 2.0), ReachedValue(6, 22, 2.0)]}) == {}

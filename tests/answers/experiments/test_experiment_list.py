@@ -30,7 +30,7 @@ def accounted(store: Store, records: list[Any]) -> TimeRange:
     return TimeRange(START_MS, START_MS + 2 * HOUR)
 
 
-def test_experiments_most_expensive_first_and_they_add_up(store):
+def test_experiments_are_sorted_by_cost_and_add_up(store):
     records = [
         *run_records("a", 0, 60, [3.0, 2.0, 1.0], from_min=0),
         *run_records("b", 1, 50, [9.0 - n for n in range(6)], from_min=7, team="vision"),

@@ -36,7 +36,7 @@ def curves(draw: st.DrawFn) -> list[CurvePoint]:
 
 
 @given(st.lists(st.tuples(amount, amount.map(float)), max_size=40))
-def test_the_pareto_set_is_exactly_what_nothing_dominates(spent: list[tuple[int, float]]) -> None:
+def test_pareto_is_the_set_of_undominated_points(spent: list[tuple[int, float]]) -> None:
     def dominated(one: tuple[int, float]) -> bool:
         return any(other != one and other[0] <= one[0] and other[1] <= one[1] for other in spent)
 
@@ -44,7 +44,7 @@ def test_the_pareto_set_is_exactly_what_nothing_dominates(spent: list[tuple[int,
 
 
 @given(curves(), aims, finite, finite)
-def test_a_harder_target_is_never_reached_sooner_or_for_less(
+def test_reached_at_is_never_earlier_for_a_harder_target(
     points: list[CurvePoint], aim: MetricGoal, a: float, b: float
 ) -> None:
     easy, hard = sorted((a, b), reverse=aim.goal == "min")
@@ -55,7 +55,7 @@ def test_a_harder_target_is_never_reached_sooner_or_for_less(
 
 
 @given(curves(), aims)
-def test_the_best_is_the_hardest_target_that_is_reached(points: list[CurvePoint], aim: MetricGoal) -> None:
+def test_best_of_is_the_hardest_target_reached(points: list[CurvePoint], aim: MetricGoal) -> None:
     best = best_of(points, aim)
     if best is None:
         assert not points
@@ -65,7 +65,7 @@ def test_the_best_is_the_hardest_target_that_is_reached(points: list[CurvePoint]
 
 
 @given(curves(), aims, st.integers(3, 70))
-def test_a_thinned_curve_keeps_its_ends_and_its_best(points: list[CurvePoint], aim: MetricGoal, most: int) -> None:
+def test_thinned_keeps_the_ends_and_the_best_point(points: list[CurvePoint], aim: MetricGoal, most: int) -> None:
     best = best_of(points, aim)
     kept = thinned(points, best, most)
     assert len(kept) <= max(most, 0)
@@ -77,7 +77,7 @@ def test_a_thinned_curve_keeps_its_ends_and_its_best(points: list[CurvePoint], a
 
 
 @given(curves(), aims)
-def test_the_last_tenth_buys_between_nothing_and_everything(points: list[CurvePoint], aim: MetricGoal) -> None:
+def test_marginal_gain_is_between_zero_and_the_whole_gain(points: list[CurvePoint], aim: MetricGoal) -> None:
     spent = points[-1].usd_micro if points else 0
     bought = marginal(points, aim, spent)
     if bought is not None:
@@ -96,5 +96,5 @@ def test_the_last_tenth_buys_between_nothing_and_everything(points: list[CurvePo
         ([5, 4, 3, 2, 1, 0], None, None),
     ],
 )
-def test_it_improves_when_its_last_third_is_clearly_better(trend, aim, wanted):
+def test_improving_needs_a_clearly_better_last_third(trend, aim, wanted):
     assert improving(trend, aim) is wanted

@@ -28,7 +28,7 @@ from tests.support.sweep_runs import run_records
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**10), st.integers(0, 10**8)), max_size=30))
-def test_what_runs_cost_adds_up_to_the_total_in_integers(spent: list[tuple[int, int]]) -> None:
+def test_rounded_costs_of_runs_add_up_to_the_total(spent: list[tuple[int, int]]) -> None:
     groups = [Sum((place,), ms, ms * price, 0) for place, (ms, price) in enumerate(spent)]
     assert sum(micro or 0 for micro in rounded(groups)) == (total(groups)["usd_micro"] or 0)
 
@@ -51,7 +51,7 @@ def accounted(store: Store, records: list[Any]) -> TimeRange:
     return TimeRange(START_MS, START_MS + 2 * HOUR)
 
 
-def test_runs_of_an_experiment_beside_what_they_cost(store):
+def test_worth_lists_runs_with_their_cost(store):
     window = accounted(
         store,
         [
@@ -106,7 +106,7 @@ def test_runs_of_an_experiment_beside_what_they_cost(store):
     assert answer["already_dominated_usd_micro"] == sum(row["dominated_after_usd_micro"] for row in rows.values())
 
 
-def test_a_value_within_a_minute_has_cost_what_was_held_by_then(store):
+def test_cost_of_a_value_within_a_minute_is_the_time_held_by_then(store):
     """Whole minutes evenly; of the first and the last, only the part that was held."""
     records = [
         r._replace(
@@ -127,7 +127,7 @@ def test_a_value_within_a_minute_has_cost_what_was_held_by_then(store):
     assert row["curve"][-1][4] == row["usd_micro"]
 
 
-def test_what_was_paid_before_the_first_step_and_how_long_it_compiled(store):
+def test_worth_reports_startup_cost_and_compile_time(store):
     records = [
         r._replace(first_step_ms=at(10)) if isinstance(r, Run) else r
         for name, slot in (("a", 0), ("b", 1))
@@ -145,7 +145,7 @@ def test_what_was_paid_before_the_first_step_and_how_long_it_compiled(store):
     assert rows["b"]["compile_ms"] is None  # not reported: that is not zero
 
 
-def test_of_a_metric_that_several_ranks_report_the_first_one_s_counts(store):
+def test_worth_uses_the_first_rank_that_reports_a_metric(store):
     records = [
         *run_records("a", 0, 30, [3.0, 2.0]),
         *(Metric(at(m), "a", 1, 1, "val/loss", 0.001, m, "min") for m in range(1, 30)),
@@ -157,7 +157,7 @@ def test_of_a_metric_that_several_ranks_report_the_first_one_s_counts(store):
     assert listed["trend"] == [3.0, 2.0]
 
 
-def test_another_metric_on_demand_and_one_without_a_direction(store):
+def test_worth_accepts_a_requested_metric_without_a_goal(store):
     records = [
         *run_records("a", 0, 30, [3.0, 2.0]),
         *(Metric(at(m), "a", 1, 0, "grad_norm", m / 10, m) for m in range(1, 30)),
@@ -174,7 +174,7 @@ def test_another_metric_on_demand_and_one_without_a_direction(store):
     assert refused.value.recorded == ["sweep"]
 
 
-def test_where_nothing_is_priced_gpu_time_decides(store):
+def test_worth_without_prices_compares_gpu_time(store):
     records = [r for r in cluster() if type(r).__name__ != "Price"]
     store.append([*records, *run_records("a", 0, 60, [2.0]), *run_records("b", 1, 30, [1.0])])
     build(store, Settings(), now_ms=START_MS + 2 * HOUR)
@@ -187,7 +187,7 @@ def test_where_nothing_is_priced_gpu_time_decides(store):
     assert answer["dominated_runs"] == 1
 
 
-def test_a_long_curve_is_thinned_before_it_is_read_and_nothing_that_counts_is_lost(store):
+def test_long_curve_is_thinned_without_losing_its_best_point(store):
     values = 5_000
     losses = [5.0 - n / values + (0.3 if n % 7 else 0.0) for n in range(values)]
     losses[3_333] = 0.25

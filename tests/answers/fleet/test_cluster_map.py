@@ -58,7 +58,7 @@ def flat(answer: dict[str, Any]) -> list[tuple[str, int, str, str | None, int]]:
     ]
 
 
-def test_every_gpu_is_a_cell_with_its_state_and_its_holder(ask_map: Asking) -> None:
+def test_cluster_map_has_a_cell_per_gpu_with_state_and_holder(ask_map: Asking) -> None:
     records = [*cluster(nodes=3), *job(to_min=90), *run(ended_ms=at(90)), *all_ranks(0, 80, comm_ms=0, data_ms=0)]
     answer = ask_map(records, 30)
     assert (answer["at_ms"], answer["from"], answer["to"]) == (at(30), iso(START_MS, UTC), iso(at(120), UTC))
@@ -80,13 +80,13 @@ def test_every_gpu_is_a_cell_with_its_state_and_its_holder(ask_map: Asking) -> N
     assert (answer["queue"], answer["queue_total"]) == ([], 0)
 
 
-def test_without_a_time_it_is_the_newest_minute(ask_map: Asking) -> None:
+def test_cluster_map_without_a_time_is_the_newest_minute(ask_map: Asking) -> None:
     answer = ask_map([*cluster(), *job(to_min=90)])
     assert answer["at_ms"] == at(119)
     assert {cell[2] for cell in flat(answer)} == {"free"}
 
 
-def test_the_largest_part_of_a_minute_is_the_cell_s_and_says_its_share(ask_map: Asking) -> None:
+def test_cell_has_the_largest_part_of_the_minute_and_its_share(ask_map: Asking) -> None:
     pod = Pod(START_MS, "test", "p", "ml", "p", "Running", node_uid="n0", scheduled_ms=START_MS, started_ms=START_MS)
     holds = [
         Allocation(START_MS, "p", "n0", 0, START_MS, None, SHARE_WHOLE * 3 // 4, 0),
@@ -98,7 +98,7 @@ def test_the_largest_part_of_a_minute_is_the_cell_s_and_says_its_share(ask_map: 
     assert answer["counts"]["free"] == MINUTE // 2
 
 
-def test_nodes_are_in_the_order_in_which_people_count(ask_map: Asking) -> None:
+def test_nodes_are_sorted_in_natural_order(ask_map: Asking) -> None:
     named = [("b", "node-10"), ("b", "node-2"), ("a", "z"), (None, "node-1"), ("b", "node-02"), ("b", "node-²")]
     nodes = [
         Node(time_ms, "test", f"n{number}", name, 1, "Test GPU", pool=pool, instance_type=f"kind-{number}")
@@ -115,7 +115,7 @@ def test_nodes_are_in_the_order_in_which_people_count(ask_map: Asking) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["gpu-", "node", ""]), st.integers(0, 10**20)), max_size=20))
-def test_numbers_in_names_are_numbers(names: list[tuple[str, int]]) -> None:
+def test_natural_order_compares_numbers_in_names(names: list[tuple[str, int]]) -> None:
     texts = sorted((f"{word}{number}" for word, number in names), key=cells._natural)
     assert texts == [f"{word}{number}" for word, number in sorted(names)]
 
@@ -140,7 +140,7 @@ def waiting(name: str, created_min: float, **more: Any) -> list[Any]:
     return [Workload(at(created_min), "test", name, "Job", "ml", name, team="nlp"), pod._replace(**more)]
 
 
-def test_pods_that_wait_are_there_the_longest_first_with_what_the_scheduler_said(ask_map: Asking) -> None:
+def test_queue_lists_the_longest_waiting_pod_first_with_the_scheduler_message(ask_map: Asking) -> None:
     refusals = [
         Event(at(minute), "failed_scheduling", pod_uid="late", message=f"{number}/3 nodes are available")
         for number, minute in enumerate((65, 70))
@@ -167,15 +167,13 @@ def test_pods_that_wait_are_there_the_longest_first_with_what_the_scheduler_said
 
 
 @pytest.mark.parametrize(("minute", "waits"), [(19, False), (30, True), (39, False), (50, False)])
-def test_a_pod_waited_until_it_was_scheduled_whenever_that_was_written_down(
-    ask_map: Asking, minute: int, waits: bool
-) -> None:
+def test_pod_waits_until_scheduled_even_if_recorded_late(ask_map: Asking, minute: int, waits: bool) -> None:
     scheduled = waiting("a", 20, time_ms=at(80), phase="Running", scheduled_ms=at(40) - 1, started_ms=at(41))
     assert bool(ask_map([*cluster(), *scheduled], minute)["queue"]) is waits
 
 
 @pytest.mark.parametrize(("minute", "since"), [(25, 20), (35, None), (60, 50)])
-def test_a_job_that_goes_back_into_its_queue_waits_again(ask_map: Asking, minute: int, since: int | None) -> None:
+def test_requeued_job_waits_again(ask_map: Asking, minute: int, since: int | None) -> None:
     changes = [
         *waiting("queued/a/0", 20),
         *waiting("queued/a/0", 20, time_ms=at(30), ended_ms=at(30), phase="Succeeded"),
@@ -185,11 +183,11 @@ def test_a_job_that_goes_back_into_its_queue_waits_again(ask_map: Asking, minute
     assert [row["waiting_since"] for row in rows] == ([] if since is None else [iso(at(since), UTC)])
 
 
-def test_who_asked_for_no_gpu_waits_for_none(ask_map: Asking) -> None:
+def test_pod_without_a_gpu_request_is_not_in_the_queue(ask_map: Asking) -> None:
     assert ask_map([*cluster(), *waiting("a", 20, gpu_share=0), *waiting("b", 20, gpu_share=None)])["queue"] == []
 
 
-def test_the_queue_is_bounded_and_says_how_many_there_are(ask_map: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_is_limited_and_reports_its_total(ask_map: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "_WAITING", cells._WAITING.replace(str(cells.MAX_WAITING), "2"))
     answer = ask_map([*cluster(), *(record for number in range(5) for record in waiting(f"p{number}", number))])
     assert ([row["pod"] for row in answer["queue"]], answer["queue_total"]) == (["p0", "p1"], 5)
@@ -198,7 +196,7 @@ def test_the_queue_is_bounded_and_says_how_many_there_are(ask_map: Asking, monke
 # -- as a question ----------------------------------------------------------------------------------------------------
 
 
-def test_the_time_is_read_like_the_others(tmp_path: Path) -> None:
+def test_cluster_map_time_accepts_all_time_formats(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(), *job()])
         covered = build(store, Settings(), now_ms=START_MS + 2 * HOUR)

@@ -63,7 +63,7 @@ def shown(folder: Path, records: list[Any], name: str = "nightly") -> dict[str, 
         return show_pipeline(store, name, WINDOW, Settings(), zone=UTC)
 
 
-def test_a_run_of_a_pipeline_by_its_steps(tmp_path: Path) -> None:
+def test_show_pipeline_lists_steps_with_their_cost(tmp_path: Path) -> None:
     records = [row for row in PIPELINE if getattr(row, "pod_uid", "") != "llama-0"]
     answer = shown(tmp_path, records)["pipeline"]
     assert (answer["id"], answer["name"], answer["pipeline"], answer["state"]) == (
@@ -93,7 +93,7 @@ def test_a_run_of_a_pipeline_by_its_steps(tmp_path: Path) -> None:
     assert answer["teams"] == ["nlp"]
 
 
-def test_a_job_of_its_own_is_a_step_with_its_own_attempts(tmp_path: Path) -> None:
+def test_job_of_a_step_has_its_own_attempts(tmp_path: Path) -> None:
     part = {"pipeline_run": "run-1", "pipeline_step": "llama"}
     records = [
         row._replace(**part) if getattr(row, "pod_uid", "") == "llama-0" and hasattr(row, "phase") else row
@@ -108,7 +108,7 @@ def test_a_job_of_its_own_is_a_step_with_its_own_attempts(tmp_path: Path) -> Non
     assert row["workloads"][0]["kind"] == "PyTorchJob"
 
 
-def test_findings_are_of_the_step_that_was_there(tmp_path: Path) -> None:
+def test_findings_belong_to_the_step_of_their_pods(tmp_path: Path) -> None:
     ours = {"pipeline_run": "run-1", "pipeline_step": "train"}
     records = [row._replace(**ours) if hasattr(row, "phase") else row for row in job()]
     silent = [*cluster(), FLOW, *records, *run(), *all_ranks(0, 30)]  # and then it does not report any more
@@ -121,7 +121,7 @@ def test_findings_are_of_the_step_that_was_there(tmp_path: Path) -> None:
     assert answer["pipeline"]["total"]["goodput"] == row["goodput"] == pytest.approx(0.25, abs=0.02)
 
 
-def test_a_run_has_a_name_an_id_and_both_where_names_are_not_enough(tmp_path: Path) -> None:
+def test_show_pipeline_finds_a_run_by_name_or_id(tmp_path: Path) -> None:
     again = FLOW._replace(run_id="run-2", time_ms=at(1), started_ms=at(1))
     with stored(tmp_path, [*PIPELINE, again]) as store:
         for name, run_id in (("run-1", "run-1"), ("nightly (run-1)", "run-1"), ("nightly", "run-2")):

@@ -37,7 +37,7 @@ def queued(name: str, from_min: float, waited_min: float, **more: Any) -> list[A
     return [r._replace(created_ms=at(from_min - waited_min)) if isinstance(r, Pod) else r for r in records]
 
 
-def test_jobs_that_started_waited_until_their_first_pod_was_scheduled(tmp_path: Path) -> None:
+def test_started_job_waited_until_its_first_pod_was_scheduled(tmp_path: Path) -> None:
     answer = explain(tmp_path, [*cluster(), *queued("llama", 40, 30, queue="train")])
     (row,) = answer["queues"]
     assert row == {
@@ -55,13 +55,13 @@ def test_jobs_that_started_waited_until_their_first_pod_was_scheduled(tmp_path: 
     assert "waited 30\u00a0min" in render_html(answer) or "waited 30 min" in render_html(answer)
 
 
-def test_kueue_says_how_long_it_held_a_job_back(tmp_path: Path) -> None:
+def test_queue_wait_uses_the_admission_time_of_kueue(tmp_path: Path) -> None:
     admitted = Event(at(39), "admitted", 90 * MINUTE, "test", workload_uid="llama")
     answer = explain(tmp_path, [*cluster(), *queued("llama", 40, 1, queue="train"), admitted])
     assert answer["queues"][0]["waited_median_ms"] == 90 * MINUTE
 
 
-def test_what_waits_at_the_end_is_said_with_what_it_asks_for(tmp_path: Path) -> None:
+def test_job_that_still_waits_is_listed_with_its_request(tmp_path: Path) -> None:
     answer = explain(
         tmp_path, [*cluster(), *waiting("a", 20), *waiting("b", 90, gpus=4), *waiting("c", 100, queue=None)]
     )
@@ -73,13 +73,13 @@ def test_what_waits_at_the_end_is_said_with_what_it_asks_for(tmp_path: Path) -> 
     assert "<h2>Queues" in render_html(answer)
 
 
-def test_where_nobody_waits_nothing_is_said(tmp_path: Path) -> None:
+def test_queue_waits_are_absent_without_waiting_jobs(tmp_path: Path) -> None:
     answer = explain(tmp_path, [*cluster(), *queued("llama", 40, 1)])
     assert "Queue" not in render_text(answer)
     assert "<h2>Queues" not in render_html(answer)
 
 
-def test_how_far_a_job_is_where_its_controller_says_so(tmp_path: Path) -> None:
+def test_progress_of_a_job_comes_from_its_controller(tmp_path: Path) -> None:
     progress = [Metric(at(minute), "llama", 1, 0, "progress", percent) for minute, percent in ((30, 20.0), (60, 45.0))]
     answer = explain(tmp_path, [*cluster(), *job(pods=1), *progress])
     assert answer["workloads"][0]["progress"] == 0.45

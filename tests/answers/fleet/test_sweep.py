@@ -59,7 +59,7 @@ TRIALS = [
 ]
 
 
-def test_a_sweep_says_who_won_and_what_the_others_cost(tmp_path: Path) -> None:
+def test_show_sweep_has_the_best_trial_and_the_cost_of_the_others(tmp_path: Path) -> None:
     with stored(tmp_path, TRIALS) as store:
         answer = show_sweep(store, "search", WINDOW, zone=UTC)["sweep"]
         with pytest.raises(SweepNotFoundError):
@@ -87,9 +87,7 @@ def test_a_sweep_says_who_won_and_what_the_others_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("goal", "best"), [("min", "t2"), ("max", "t3"), (None, None)])
-def test_the_best_trial_is_found_where_katib_does_not_say_it(
-    tmp_path: Path, goal: str | None, best: str | None
-) -> None:
+def test_best_trial_is_computed_if_katib_does_not_report_it(tmp_path: Path, goal: str | None, best: str | None) -> None:
     silent = SWEEP._replace(best_trial=None, goal=goal)
     with stored(tmp_path, [silent if row is SWEEP else row for row in TRIALS]) as store:
         assert show_sweep(store, "search", WINDOW, zone=UTC)["sweep"]["best_trial"] == best

@@ -42,7 +42,7 @@ def trained(to_min: float = NOW_MIN, **more: Any) -> list[Any]:
     return [*cluster(), *job(), *run(), *all_ranks(0, to_min, **more)]
 
 
-def test_a_job_that_trains(tmp_path: Path) -> None:
+def test_top_shows_a_training_job(tmp_path: Path) -> None:
     losses = [Metric(at(m), "run", 1, 0, "loss", 5 - m / 40, 100 * m, "min") for m in range(60, NOW_MIN)]
     answer = ask_top(tmp_path, [*trained(), *losses])
     (row,) = answer["rows"]
@@ -72,7 +72,7 @@ def test_a_job_that_trains(tmp_path: Path) -> None:
     assert (answer["others"], answer["queue"]) == (0, {"pods": 0, "gpus": 0.0, "longest_ms": None})
 
 
-def test_the_state_is_that_of_the_last_five_minutes(tmp_path: Path) -> None:
+def test_top_state_covers_the_last_five_minutes(tmp_path: Path) -> None:
     starving = all_ranks(
         NOW_MIN - 5, NOW_MIN, **(NORMAL_STEP_MS | {"data_ms": 50_000, "forward_ms": 1_000, "backward_ms": 1_000})
     )
@@ -84,7 +84,7 @@ def test_the_state_is_that_of_the_last_five_minutes(tmp_path: Path) -> None:
     assert answer["rate"]["wasted_usd_per_hour"] > 0.8 * answer["rate"]["usd_per_hour"]
 
 
-def test_who_has_gone_is_not_there_and_who_came_has_a_short_line(tmp_path: Path) -> None:
+def test_top_omits_ended_jobs_and_starts_the_line_of_new_jobs_late(tmp_path: Path) -> None:
     gone = job("gone", pods=1, from_min=0, to_min=100)
     came = job("came", pods=1, from_min=110)
     busy = [s for slot in range(2) for s in samples("n0", slot, 110, NOW_MIN, gpu_util_permille=900, power_w=500)]
@@ -98,7 +98,7 @@ def test_who_has_gone_is_not_there_and_who_came_has_a_short_line(tmp_path: Path)
     assert (answer["rate"]["held_gpus"], answer["rate"]["free_gpus"]) == (2.0, 2.0)
 
 
-def test_an_end_is_in_sight_only_where_a_controller_says_so(tmp_path: Path) -> None:
+def test_top_estimates_the_end_only_from_controller_progress(tmp_path: Path) -> None:
     percent = [Metric(at(m), "llama", 1, 0, "progress", v) for m, v in ((80, 20.0), (100, 40.0), (110, 50.0))]
     losses = [Metric(at(110), "llama", 1, 0, "loss", 1.5)]
     (row,) = ask_top(tmp_path / "pace", [*cluster(), *job(), *percent, *losses])["rows"]
@@ -117,7 +117,7 @@ def test_an_end_is_in_sight_only_where_a_controller_says_so(tmp_path: Path) -> N
     assert (row["progress"]["share"], row["progress"]["eta_ms"]) == (0.2, None)
 
 
-def test_the_most_expensive_first_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_top_sorts_by_cost_and_counts_the_rest(tmp_path: Path) -> None:
     records = [*cluster(), *job("big", pods=1, gpus=2), *job("small", pods=2, gpus=1)]
     records = [r for r in records if getattr(r, "pod_uid", "") != "small-0"]
     answer = ask_top(tmp_path, records, limit=1)
@@ -126,7 +126,7 @@ def test_the_most_expensive_first_and_the_rest_is_counted(tmp_path: Path) -> Non
     assert answer["rate"]["held_gpus"] == 3.0
 
 
-def test_who_waits_and_where_nothing_is_priced(tmp_path: Path) -> None:
+def test_top_without_prices_counts_waiting_pods(tmp_path: Path) -> None:
     waiting = [
         Pod(at(m), "test", f"queued/w/{m}", "ml", "w", "Pending", created_ms=at(m), gpu_share=8 * SHARE_WHOLE)
         for m in (90, 100)

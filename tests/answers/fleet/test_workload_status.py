@@ -29,7 +29,7 @@ def test_running_workload_has_its_pods_and_times(tmp_path: Path) -> None:
     records = [one._replace(gpu_share=2 * SHARE_WHOLE) if isinstance(one, Pod) else one for one in job()]
     (status,) = statuses_of(tmp_path, records)
     assert (status.kind, status.workload, status.team, status.phase) == ("PyTorchJob", "ml/llama", "nlp", "running")
-    assert (status.pods, status.share, status.attempt, status.ended_ms) == (2, 4.0, 1, None)
+    assert (status.pods, status.share, status.attempt, status.ended_ms) == (2, 4 * SHARE_WHOLE, 1, None)
 
 
 @pytest.mark.parametrize(("phase", "outcome"), [("Succeeded", "succeeded"), ("Failed", "failed")])

@@ -41,7 +41,7 @@ def of_trainer(*, sdk: bool) -> list[Any]:
     return [*cluster(), *job(), *(run() + all_ranks(0, 100) if sdk else []), *reports]
 
 
-def test_a_trainjob_without_the_sdk_is_a_run_with_progress_and_curves(tmp_path: Path) -> None:
+def test_trainjob_without_the_sdk_is_a_run_with_progress_and_curves(tmp_path: Path) -> None:
     with stored(tmp_path, of_trainer(sdk=False)) as store:
         (row,) = runs(store, WINDOW, zone=UTC)["rows"]
         about = show(store, "llama", WINDOW, Settings(), zone=UTC, without=["findings"])
@@ -62,7 +62,7 @@ def test_a_trainjob_without_the_sdk_is_a_run_with_progress_and_curves(tmp_path: 
     assert (judged["best"], judged["goodput"]) == (pytest.approx(1.2), None)
 
 
-def test_a_run_that_speaks_for_itself_is_one_run_and_has_its_controller_s_progress(tmp_path: Path) -> None:
+def test_run_with_the_sdk_has_the_progress_of_its_controller(tmp_path: Path) -> None:
     with stored(tmp_path, of_trainer(sdk=True)) as store:
         (row,) = runs(store, WINDOW, zone=UTC)["rows"]
     assert (row["run"], row["steps"], row["progress"]["share"]) == ("run", 10_000, 0.45)

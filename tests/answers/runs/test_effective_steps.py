@@ -29,7 +29,7 @@ def trainings(draw):
 
 
 @given(training=trainings())
-def test_a_model_is_made_of_the_attempt_that_saved_it_and_those_it_resumed_from(training):
+def test_checkpoint_contains_the_steps_of_the_attempts_it_resumed_from(training):
     history, saved, model = training
     every = {(attempt, step) for attempt, begin in history.begins.items() for step in range(begin, begin + 9)}
     for checkpoint, held in saved:
@@ -38,7 +38,7 @@ def test_a_model_is_made_of_the_attempt_that_saved_it_and_those_it_resumed_from(
 
 
 @given(begins=st.dictionaries(st.integers(1, 6), st.integers(0, 50), min_size=1), before=st.integers(0, 60))
-def test_a_line_of_attempts_has_every_step_once(begins, before):
+def test_line_has_every_step_once(begins, before):
     parts = list(RunHistory(begins, ()).line(None, before))
     steps = [step for part in parts for step in range(part.from_step, part.to_step)]
     assert len(steps) == len(set(steps))

@@ -12,7 +12,7 @@ from tests.support.traced_run import RUN, START_MS, TrainingRecords
 EVER = TimeRange(0, 2**62)
 
 
-def test_a_run_s_life_is_told_in_order(store):
+def test_lifecycle_lists_attempts_and_phases_in_order(store):
     answer = trace_run(store, RUN, EVER, zone=UTC)
     first, second = answer["attempts"]
     assert [piece["name"] for piece in first["pieces"]][:5] == [
@@ -34,7 +34,7 @@ def test_a_run_s_life_is_told_in_order(store):
     assert answer["traced"]["newest"]["step"] == 120
 
 
-def test_pieces_of_a_life_lie_in_their_attempt_and_attempts_in_the_run(store):
+def test_lifecycle_parts_are_within_their_attempt_and_run(store):
     answer = trace_run(store, RUN, EVER, zone=UTC)
     by_id = {span["span_id"]: span for span in answer["spans"]}
     assert len(by_id) == len(answer["spans"])
@@ -47,7 +47,7 @@ def test_pieces_of_a_life_lie_in_their_attempt_and_attempts_in_the_run(store):
             assert span["start_ms"] + span["duration_ms"] <= parent["start_ms"] + parent["duration_ms"]
 
 
-def test_a_hang_lasts_until_it_ends_or_the_attempt_does(tmp_path):
+def test_hang_lasts_until_its_end_or_the_end_of_the_attempt(tmp_path):
     with TrainingRecords(attempts=((0, 40),)).store(tmp_path / "data") as store:
         at = {"run": RUN, "attempt": 1}
         store.append(

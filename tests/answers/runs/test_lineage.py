@@ -25,7 +25,7 @@ EVER = TimeRange(0, 2**62)
 @pytest.mark.parametrize(
     "options", [{}, {"ranks": 2, "accumulation": 1, "seed": 5}, {"ranks": 3, "batch": 7, "seed": 9}]
 )
-def test_from_a_step_to_its_samples_and_back(tmp_path, options):
+def test_lineage_leads_from_a_step_to_its_samples_and_back(tmp_path, options):
     trained = TrainingRecords(**{"attempts": ((0, 23), (20, 41)), **options})
     with trained.store(tmp_path / "data") as store:
         for (attempt, step), ranks in list(trained.consumed.items())[::13]:
@@ -41,7 +41,7 @@ def test_from_a_step_to_its_samples_and_back(tmp_path, options):
                 assert places == {place for place in trained.consumed if sample in trained.samples(*place)}
 
 
-def test_steps_that_were_done_again_are_marked(store):
+def test_repeated_steps_are_marked(store):
     answer = lineage_of_step(store, RUN, 75, EVER, zone=UTC)
     assert {(one["attempt"], one["lost"]) for one in answer["updates"]} == {(1, True), (2, False)}
     assert [(one["step"], one["attempt"], one["of_attempt"]) for one in answer["checkpoints"]] == [
@@ -51,7 +51,7 @@ def test_steps_that_were_done_again_are_marked(store):
     ]
 
 
-def test_a_step_before_the_resume_is_in_checkpoints_of_both_attempts(store):
+def test_step_before_the_resume_is_in_checkpoints_of_both_attempts(store):
     answer = lineage_of_step(store, RUN, 30, EVER, zone=UTC)
     assert [(one["step"], one["attempt"]) for one in answer["checkpoints"]] == [
         (40, 1),
@@ -62,7 +62,7 @@ def test_a_step_before_the_resume_is_in_checkpoints_of_both_attempts(store):
     ]
 
 
-def test_a_checkpoint_counts_its_steps_and_samples(store, trained):
+def test_checkpoint_counts_its_steps_and_samples(store, trained):
     answer = lineage_of_checkpoint(store, RUN, 80, EVER, zone=UTC)
     assert [(part["attempt"], part["from_step"], part["to_step"]) for part in answer["parts"]] == [
         (1, 0, 60),
@@ -82,19 +82,19 @@ def test_a_checkpoint_counts_its_steps_and_samples(store, trained):
     }
 
 
-def test_a_checkpoint_s_batches_come_in_pages(store):
+def test_batches_of_a_checkpoint_are_paged(store):
     whole = lineage_of_checkpoint(store, RUN, 60, EVER, zone=UTC, limit=10_000)["updates"]
     pages = [lineage_of_checkpoint(store, RUN, 60, EVER, zone=UTC, limit=400, offset=at) for at in (0, 400, 800, 1_200)]
     assert [one for page in pages for one in page["updates"]] == whole
     assert {page["total"] for page in pages} == {len(whole)} == {960}
 
 
-def test_a_checkpoint_that_was_not_saved_has_near_ones(store):
+def test_unknown_checkpoint_suggests_near_ones(store):
     with pytest.raises(NotRecordedError, match=r"of step 50\. The nearest: 20, 40, 60, 80"):
         lineage_of_checkpoint(store, RUN, 50, EVER, zone=UTC)
 
 
-def test_what_is_not_known_is_told(tmp_path):
+def test_lineage_reports_unknown_batches(tmp_path):
     trained = TrainingRecords(attempts=((0, 12),))
     trained.records = [
         one._replace(rows=None) if isinstance(one, Batch) and one.micro_batch == 3 else one
@@ -118,7 +118,7 @@ TEXTS = st.lists(st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=9)), m
 
 
 @given(samples=TEXTS)
-def test_samples_come_back_as_they_went_in(samples):
+def test_samples_round_trip(samples):
     kept = named_samples(samples)
     assert [str(one) for one in next(iter(kept.values()))] == [str(one) for one in samples]
     if all(isinstance(one, int) and abs(one) < 2**63 for one in samples):
@@ -126,7 +126,7 @@ def test_samples_come_back_as_they_went_in(samples):
 
 
 @pytest.mark.parametrize("samples", [[7, 8, 9], ["shard-3/000017", "7"], [7, "007"], [2**70]])
-def test_a_sample_is_found_however_it_is_kept_and_sealed(tmp_path, samples):
+def test_sample_is_found_in_hot_and_sealed_storage(tmp_path, samples):
     trained = TrainingRecords(attempts=((0, 1),))
     first = next(one for one in trained.records if isinstance(one, Batch))
     named = first._replace(send_index=999, loader=3, step=77, rows=None)._replace(**named_samples(samples))

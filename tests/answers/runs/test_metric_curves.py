@@ -48,7 +48,7 @@ def answers(tmp_path):
     return of
 
 
-def test_the_losses_that_were_read_before_the_program_logged_one_of_the_same_name_are_no_part_of_its_curve(answers):
+def test_curve_excludes_sdk_losses_before_the_first_logged_loss(answers):
     """The Hugging Face Trainer logs its first mean after ten steps."""
     own = [one._replace(source="backward", value=OTHERS) for one in metrics("loss", 0, OTHERS, range(10))]
     logged = [one._replace(source="transformers") for one in metrics("loss", 0, FIRST, range(10, 60, 10))]
@@ -61,7 +61,7 @@ def test_the_losses_that_were_read_before_the_program_logged_one_of_the_same_nam
 
 @pytest.mark.parametrize("name", ["loss", "train/loss"])
 @pytest.mark.parametrize("seldom", [1, 25])
-def test_the_rank_that_logs_tells_the_curve_and_what_others_see_is_no_part_of_it(answers, name, seldom):
+def test_curve_has_only_the_values_of_the_logging_rank(answers, name, seldom):
     others = (metrics("loss", rank, OTHERS) for rank in (1, 2, 3))
     shown, of_run, live, line, _ = answers(metrics(name, 0, FIRST, range(0, 60, seldom)), *others)
     assert {called: [value for _, _, value, *_ in points] for called, points in shown["metrics"].items()} == {
@@ -73,7 +73,7 @@ def test_the_rank_that_logs_tells_the_curve_and_what_others_see_is_no_part_of_it
     assert line == {"name": name, "value": FIRST}
 
 
-def test_where_the_first_ranks_have_no_loss_the_first_that_has_one_tells_it(answers):
+def test_curve_belongs_to_the_first_rank_with_a_loss(answers):
     """The last stage of a pipeline."""
     shown, of_run, live, *_ = answers(
         metrics("loss", 2, FIRST), metrics("loss", 3, OTHERS), metrics("val_loss", 0, 0.7)
@@ -83,7 +83,7 @@ def test_where_the_first_ranks_have_no_loss_the_first_that_has_one_tells_it(answ
     assert of_run["best"] == 0.7
 
 
-def test_a_loss_that_is_not_finite_on_another_rank_is_found(answers):
+def test_nonfinite_loss_on_another_rank_is_found(answers):
     begins = Event(at(20), "nonfinite_loss", run="run", attempt=1, rank=3, node_uid="n1", step=20, reason="nan")
     shown, *_, findings = answers(
         metrics("loss", 0, FIRST), metrics("loss", 3, float("nan"), range(20, 60)), events=[begins]
@@ -105,12 +105,12 @@ def test_a_loss_that_is_not_finite_on_another_rank_is_found(answers):
         ([], None),
     ],
 )
-def test_an_evaluation_loss_comes_before_a_training_loss_before_anything_with_a_goal(names, wanted):
+def test_chosen_prefers_evaluation_loss_then_training_loss(names, wanted):
     found = chosen([ReportedMetric(name, None) for name in names])
     assert (found.name if found else None) == wanted
 
 
-def test_what_a_record_says_counts_more_than_a_name():
+def test_aim_of_prefers_the_goal_of_a_record_over_its_name():
     assert aim_of(ReportedMetric("score", "min")) == MetricGoal("score", "min", False)
     assert aim_of(ReportedMetric("score", None)) == MetricGoal("score", "max", True)
     assert aim_of(ReportedMetric("perplexity", None)) == MetricGoal("perplexity", "min", True)

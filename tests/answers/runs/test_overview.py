@@ -19,7 +19,7 @@ from tests.support import clusters
         ("runn", "Run 'runn' not found in this time range. `pyrometer runs` lists them."),
     ],
 )
-def test_a_run_of_another_time_is_not_a_misspelled_one(tmp_path: Path, run: str, message: str) -> None:
+def test_error_for_a_run_outside_the_time_range_is_not_a_misspelling(tmp_path: Path, run: str, message: str) -> None:
     with Store(tmp_path, create=True) as store:
         ended = [one._replace(ended_ms=clusters.at(40), outcome="succeeded") for one in clusters.run()]
         store.append([*clusters.cluster(), *clusters.job(), *ended, *clusters.all_ranks(0, 40)])

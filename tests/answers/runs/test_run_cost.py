@@ -32,7 +32,7 @@ def accounted(store: Store, records: list[Any]) -> TimeRange:
     return TimeRange(START_MS, START_MS + 2 * HOUR)
 
 
-def test_runs_that_share_a_pod_share_its_time_in_every_answer(store):
+def test_runs_in_one_pod_divide_its_time_in_every_answer(store):
     """A notebook that trains twice: as a whole and minute by minute, each run has the same."""
     first = run_records("first", 0, 60, [3.0, 2.0])
     again = Run(

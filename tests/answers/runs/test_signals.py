@@ -67,7 +67,7 @@ def place(answer: dict[str, Any], minute: float) -> int:
     return (at(minute) - answer["times_ms"][0]) // answer["bucket_ms"]
 
 
-def test_everything_is_on_one_axis(answer: dict[str, Any]) -> None:
+def test_signals_share_one_time_axis(answer: dict[str, Any]) -> None:
     times = answer["times_ms"]
     assert (answer["bucket_ms"], times[0], len(times)) == (30_000, START_MS, 240)
     assert all(len(column) == len(times) for column in columns(answer))
@@ -77,7 +77,7 @@ def test_everything_is_on_one_axis(answer: dict[str, Any]) -> None:
     assert all(len(rows) == 4 for rows in answer["heat"].values())
 
 
-def test_gpus_are_the_run_s_while_it_had_them(answer: dict[str, Any]) -> None:
+def test_signals_show_gpus_while_the_run_held_them(answer: dict[str, Any]) -> None:
     util = answer["series"]["gpu_util"]
     assert [util[figure][place(answer, 10)] for figure in ("mean", "min", "max")] == [0.8, 0.7, 0.9]
     assert answer["series"]["power_w"]["mean"][place(answer, 10)] == 400
@@ -88,7 +88,7 @@ def test_gpus_are_the_run_s_while_it_had_them(answer: dict[str, Any]) -> None:
     assert set(answer["series"]["temperature_c"]["mean"]) == {None}
 
 
-def test_steps_phases_and_rates(answer: dict[str, Any]) -> None:
+def test_signals_have_steps_phases_and_rates(answer: dict[str, Any]) -> None:
     early, late = place(answer, 10), place(answer, 70)
     assert answer["heat"]["step_ms"][0][early] == 600  # a hundred a minute
     assert answer["heat"]["step_ms"][0][place(answer, 45)] is None
@@ -103,7 +103,7 @@ def test_steps_phases_and_rates(answer: dict[str, Any]) -> None:
     assert answer["memory"]["allocated_mib"]["max"][early] == 40_000
 
 
-def test_what_happened_is_there_as_the_trace_has_it(answer: dict[str, Any], store: Store) -> None:
+def test_signals_have_the_events_of_the_trace(answer: dict[str, Any], store: Store) -> None:
     assert answer["checkpoints"] == [
         {"at_ms": at(10), "step": 1_000, "duration_ms": 4_000, "attempt": 1},
         {"at_ms": at(20), "step": 2_000, "duration_ms": None, "attempt": 1},
@@ -120,7 +120,7 @@ def test_what_happened_is_there_as_the_trace_has_it(answer: dict[str, Any], stor
     ]
 
 
-def test_a_window_of_time_cuts_the_run(store: Store) -> None:
+def test_signals_are_cut_at_the_time_range(store: Store) -> None:
     answer = signals(store, "run", TimeRange(at(20), at(80)), zone=UTC)
     assert (answer["times_ms"][0], answer["bucket_ms"], len(answer["times_ms"])) == (at(20), 15_000, 240)
     assert [(one["from_ms"], one["to_ms"]) for one in answer["attempts"]] == [(at(20), at(30)), (at(60), at(80))]
@@ -128,7 +128,7 @@ def test_a_window_of_time_cuts_the_run(store: Store) -> None:
 
 
 @given(st.integers(0, 400 * 24 * HOUR), st.integers(1, 400 * 24 * HOUR), st.integers(1, 1_024))
-def test_an_axis_has_few_buckets_and_covers_all_of_it(from_ms: int, length_ms: int, ranks: int) -> None:
+def test_axis_has_few_buckets_and_covers_the_time_range(from_ms: int, length_ms: int, ranks: int) -> None:
     most = min(240, MAX_CELLS // ranks)
     axis = signals_module._Axis.of(from_ms, from_ms + length_ms, most)
     assert 0 < axis.buckets <= most
@@ -138,7 +138,7 @@ def test_an_axis_has_few_buckets_and_covers_all_of_it(from_ms: int, length_ms: i
 
 
 @given(st.integers(1, 5_000), st.integers(2, 1_024))
-def test_ranks_are_chosen_evenly(count: int, most: int) -> None:
+def test_signals_choose_ranks_evenly(count: int, most: int) -> None:
     rows = [{"rank": rank} for rank in range(count)]
     chosen = [row["rank"] for row in signals_module._evenly(rows, most)]
     assert len(chosen) == min(count, most)
@@ -146,12 +146,12 @@ def test_ranks_are_chosen_evenly(count: int, most: int) -> None:
     assert (chosen[0], chosen[-1]) == (0, count - 1)
 
 
-def test_a_run_that_is_not_there(store: Store) -> None:
+def test_signals_of_an_unknown_run_are_rejected(store: Store) -> None:
     with pytest.raises(RunNotFoundError):
         signals(store, "ruin", NIGHT, zone=UTC)
 
 
-def test_a_run_without_steps_and_gpus_has_an_empty_axis(tmp_path: Path) -> None:
+def test_run_without_steps_and_gpus_has_an_empty_axis(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(), Run(at(5), "bare", 1, 0, at(5))])
         build(store, Settings(), now_ms=START_MS + 2 * HOUR)
@@ -160,7 +160,7 @@ def test_a_run_without_steps_and_gpus_has_an_empty_axis(tmp_path: Path) -> None:
     assert answer["ranks"] == [{"rank": 0, "node": None, "slot_index": None, "gpu": None}]
 
 
-def test_show_reads_one_run_and_says_the_same_of_it(store: Store) -> None:
+def test_show_of_a_run_equals_its_row_in_the_list(store: Store) -> None:
     (listed,) = runs(store, NIGHT, zone=UTC)["rows"]
     shown = show(store, "run", NIGHT, Settings(), zone=UTC)
     assert {name: shown[name] for name in listed} == listed

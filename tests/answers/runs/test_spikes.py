@@ -32,7 +32,7 @@ def points(values) -> list[LossPoint]:
 
 
 @given(seed=st.integers(0, 10_000), noise=st.sampled_from((0.0, 0.001, 0.02, 0.2)))
-def test_a_loss_that_falls_with_noise_does_not_jump(seed, noise):
+def test_noisy_falling_loss_has_no_spike(seed, noise):
     assert spikes(points(curve(seed, noise=noise))) == []
 
 
@@ -42,7 +42,7 @@ def test_a_loss_that_falls_with_noise_does_not_jump(seed, noise):
     scale=st.sampled_from((1e-6, 1.0, 1e6)),
     up=st.booleans(),
 )
-def test_jumps_are_found_where_they_are_at_any_scale_and_in_both_directions(seed, places, scale, up):
+def test_spikes_are_found_at_any_scale_and_in_both_directions(seed, places, scale, up):
     values = curve(seed)
     for place in places:
         values[place] += 5.0
@@ -52,7 +52,7 @@ def test_jumps_are_found_where_they_are_at_any_scale_and_in_both_directions(seed
     assert reported == places
 
 
-def test_a_loss_that_stays_high_is_one_jump_from_its_beginning():
+def test_loss_that_stays_high_is_one_spike():
     values = curve(3)
     values[200:215] = [9.0] * 15
     (spike,) = spikes(points(values))
@@ -60,7 +60,7 @@ def test_a_loss_that_stays_high_is_one_jump_from_its_beginning():
 
 
 @pytest.mark.parametrize("every", [1, 10])
-def test_jumps_far_apart_are_several_although_usual_values_between_were_left_out(every):
+def test_distant_jumps_are_separate_spikes(every):
     values = curve(6)
     places = [100, 160, 240, 241, 242, 390]
     for place in places:
@@ -78,7 +78,7 @@ def test_jumps_far_apart_are_several_although_usual_values_between_were_left_out
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_no_number_is_found(value):
+def test_nonfinite_loss_is_a_spike(value):
     values = curve(4)
     values[100] = value
     values[300] += 5.0
@@ -87,7 +87,7 @@ def test_a_loss_that_is_no_number_is_found(value):
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [math.nan], [1.0] * 50])
-def test_little_and_constant_values_do_no_harm(values):
+def test_short_and_constant_curves_have_no_spikes(values):
     assert [spike.score for spike in spikes(points(values))] == [None] * sum(map(math.isnan, values))
 
 
@@ -95,7 +95,7 @@ def test_little_and_constant_values_do_no_harm(values):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_planted_bad_sample_is_found_from_the_loss_alone(tmp_path, seed):
+def test_planted_bad_sample_is_found_from_the_loss(tmp_path, seed):
     with TrainingRecords(bad_sample=411 + seed, seed=seed).store(tmp_path / "data") as store:
         answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
     suspects = answer["suspects"]
@@ -107,13 +107,13 @@ def test_a_planted_bad_sample_is_found_from_the_loss_alone(tmp_path, seed):
         assert any(str(411 + seed) in update["samples"] for update in spike["updates"])
 
 
-def test_a_run_without_a_bad_sample_has_no_suspects(tmp_path):
+def test_run_without_a_bad_sample_has_no_suspects(tmp_path):
     with TrainingRecords(bad_sample=None).store(tmp_path / "data") as store:
         answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
     assert (answer["spikes"], answer["suspects"]["rows"]) == ([], [])
 
 
-def test_a_single_spike_lists_what_is_behind_it(tmp_path):
+def test_single_spike_lists_its_samples(tmp_path):
     trained = TrainingRecords(attempts=((0, 30),), dataset=4_096, bad_sample=None)
     place = next(n for n, one in enumerate(trained.records) if isinstance(one, Metric) and one.step == 20)
     trained.records[place] = trained.records[place]._replace(value=50.0)
@@ -124,7 +124,7 @@ def test_a_single_spike_lists_what_is_behind_it(tmp_path):
     assert answer["suspects"]["total"] == len(trained.samples(1, 20)) == 64
 
 
-def test_the_rank_with_the_worst_value_is_named(tmp_path):
+def test_spike_names_the_rank_with_the_worst_value(tmp_path):
     trained = TrainingRecords(attempts=((0, 30),), bad_sample=None)
     trained.records = [one for one in trained.records if not isinstance(one, Metric)]
     trained.records += [
@@ -149,7 +149,7 @@ def test_the_rank_with_the_worst_value_is_named(tmp_path):
     assert (answer["metric"], answer["spikes"][0]["step"], answer["spikes"][0]["worst_rank"]) == ("train/loss", 25, 3)
 
 
-def test_a_spike_whose_data_was_not_recorded_says_so(tmp_path):
+def test_spike_without_recorded_data_reports_that(tmp_path):
     trained = TrainingRecords(attempts=((0, 30),), bad_sample=3)
     trained.records = [one for one in trained.records if not (isinstance(one, Batch) and one.step > 10)]
     place = next(n for n, one in enumerate(trained.records) if isinstance(one, Metric) and one.step == 28)
@@ -161,7 +161,7 @@ def test_a_spike_whose_data_was_not_recorded_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("others", [60, 20, 1])
-def test_of_several_losses_one_that_leads_to_samples_is_looked_at(tmp_path, others):
+def test_spikes_use_a_loss_that_leads_to_samples(tmp_path, others):
     """Whatever it is called; unless it has too few values to show a jump."""
     trained = TrainingRecords(attempts=((0, 60),), bad_sample=None)
     trained.records = [one for one in trained.records if not isinstance(one, Metric)]
@@ -175,7 +175,7 @@ def test_of_several_losses_one_that_leads_to_samples_is_looked_at(tmp_path, othe
 
 
 @pytest.mark.parametrize(("metric", "says"), [("accuracy", "It has: loss"), ("", "It has: loss")])
-def test_a_metric_that_is_not_there_is_told(tmp_path, metric, says):
+def test_spikes_of_an_unknown_metric_are_rejected(tmp_path, metric, says):
     with (
         TrainingRecords(attempts=((0, 9),)).store(tmp_path / "data") as store,
         pytest.raises(NotRecordedError, match=says),
@@ -200,9 +200,7 @@ def logged(trained: TrainingRecords, every: int, **more) -> TrainingRecords:
 
 @settings(max_examples=15)
 @given(every=st.integers(1, 10), seed=st.integers(0, 100), bad=st.integers(0, 1_023))
-def test_of_means_the_steps_of_the_bad_sample_are_among_those_named_and_no_other_is_certain(
-    tmp_path_factory, every, seed, bad
-):
+def test_spikes_of_means_contain_the_steps_of_the_bad_sample(tmp_path_factory, every, seed, bad):
     trained = TrainingRecords(attempts=((0, 300),), ranks=2, accumulation=2, bad_sample=bad, seed=seed)
     truth = {step for (_, step) in trained.consumed if bad in trained.samples(1, step)}
     with logged(trained, every).store(tmp_path_factory.mktemp("of") / "data") as store:
@@ -229,7 +227,7 @@ def test_of_means_the_steps_of_the_bad_sample_are_among_those_named_and_no_other
         ({"name": "val_loss", "first_step": None, "last_step": None}, "val_loss measures an evaluation"),
     ],
 )
-def test_where_the_steps_are_not_known_no_sample_is_named_and_one_sentence_says_why(tmp_path, more, says):
+def test_spikes_of_unknown_steps_name_no_sample_and_give_the_reason(tmp_path, more, says):
     """Values of earlier versions have neither source nor steps."""
     trained = logged(TrainingRecords(attempts=((0, 300),), bad_sample=137), 1, **more)
     with trained.store(tmp_path / "data") as store:
@@ -243,7 +241,7 @@ def test_where_the_steps_are_not_known_no_sample_is_named_and_one_sentence_says_
         assert says in answer["reason"]
 
 
-def test_an_event_in_the_loss_of_backward_and_in_a_mean_is_one_spike_of_the_exact_step(tmp_path):
+def test_spike_in_backward_loss_and_mean_is_one_spike_of_the_exact_step(tmp_path):
     trained = TrainingRecords(attempts=((0, 300),), bad_sample=137)
     own = [one._replace(source="backward") for one in trained.records if isinstance(one, Metric)]
     truth = {step for (_, step) in trained.consumed if 137 in trained.samples(1, step)}
@@ -259,7 +257,7 @@ def test_an_event_in_the_loss_of_backward_and_in_a_mean_is_one_spike_of_the_exac
     assert answer["values"] == 30 + 150
 
 
-def test_values_of_unknown_steps_are_not_needed_beside_those_of_known_ones(tmp_path):
+def test_values_of_unknown_steps_are_ignored_next_to_known_steps(tmp_path):
     trained = TrainingRecords(attempts=((0, 300),), bad_sample=137)
     own = [one._replace(source="backward", rank=1) for one in trained.records if isinstance(one, Metric)]
     logged(trained, 1, source="wandb", first_step=None, last_step=None).records += own
@@ -269,7 +267,7 @@ def test_values_of_unknown_steps_are_not_needed_beside_those_of_known_ones(tmp_p
     assert answer["suspects"]["rows"][0]["stands_out"]
 
 
-def test_the_first_losses_of_backward_are_not_the_loss_of_a_run_that_logs_one_by_another_name(tmp_path):
+def test_first_backward_losses_are_ignored_if_the_run_logs_another_loss(tmp_path):
     trained = TrainingRecords(attempts=((0, 300),), bad_sample=137)
     own = [one._replace(source="backward") for one in trained.records if isinstance(one, Metric) and one.step < 9]
     logged(trained, 1, name="train_loss").records += own
@@ -277,7 +275,7 @@ def test_the_first_losses_of_backward_are_not_the_loss_of_a_run_that_logs_one_by
         assert lineage_of_spikes(store, RUN, EVER, zone=UTC)["metric"] == "train_loss"
 
 
-def test_two_rows_that_are_always_together_are_both_named_and_neither_is_certain(tmp_path):
+def test_inseparable_samples_are_both_named_and_uncertain(tmp_path):
     trained = TrainingRecords(attempts=((0, 300),), bad_sample=137)
     for place, one in enumerate(trained.records):
         if isinstance(one, Batch) and 137 in one.rows:

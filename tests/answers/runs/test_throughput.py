@@ -72,7 +72,7 @@ def cut(took_us: list[int], places: list[int]) -> list[list[int]]:
 
 
 @given(steps_us)
-def test_lengths_of_a_window_are_all_its_steps_within_the_error_and_few_bytes(took_us):
+def test_step_lengths_of_a_window_are_complete_and_small(took_us):
     took_us = [max(int(us), 1) for us in took_us]
     listed = step_lengths([1000 * us for us in took_us])
     lengths = np.repeat(listed[::2], listed[1::2])
@@ -81,14 +81,14 @@ def test_lengths_of_a_window_are_all_its_steps_within_the_error_and_few_bytes(to
     assert len(json.dumps(listed, separators=(",", ":"))) <= MAX_STEP_LENGTHS_BYTES // 2
 
 
-def test_no_window_has_more_lengths_than_the_server_takes():
+def test_step_lengths_stay_within_the_limit_of_the_server():
     everything = np.unique(np.exp(np.linspace(0, np.log(MAX_STEP_US), 8_192)).astype(int))
     listed = step_lengths([int(us) * 1000 for us in everything])
     assert len(listed) // 2 <= 840
     assert len(json.dumps(listed, separators=(",", ":"))) <= MAX_STEP_LENGTHS_BYTES // 2
 
 
-def test_few_steps_are_listed_as_they_are():
+def test_few_step_lengths_are_exact():
     took_us = [123_457, 123_456, 123_457, 7]
     assert step_lengths([1000 * us for us in took_us]) == [7, 1, 123_456, 1, 123_457, 2]
 
@@ -106,7 +106,7 @@ def test_percentiles_are_those_of_all_steps(store, took_us, places, seed):
     assert figures(store, windows) == answer
 
 
-def test_how_steps_are_cut_into_windows_does_not_matter(store):
+def test_percentiles_do_not_depend_on_windows(store):
     took_us = [int(us) for us in np.random.default_rng(1).gamma(9, 10_000, 2_000)]
     whole = figures(store, [window(took_us)])
     lengths = ("step_p50_ms", "step_p99_ms", "step_max_ms")
@@ -117,7 +117,7 @@ def test_how_steps_are_cut_into_windows_does_not_matter(store):
             assert [answer[name] for name in lengths] == [whole[name] for name in lengths]
 
 
-def test_without_lengths_the_percentile_is_not_known(store):
+def test_percentile_without_lengths_is_unknown(store):
     old = window([100_000] * 90 + [400_000] * 10)._replace(step_lengths=None)
     answer = figures(store, [old])
     assert (answer["step_p50_ms"], answer["step_p99_ms"], answer["step_max_ms"]) == (100.0, None, 400.0)

@@ -120,14 +120,14 @@ LAWS = (
 
 
 @given(ranks=RANKS)
-def test_the_laws_of_a_step_hold(ranks):
+def test_trace_of_a_step_satisfies_its_invariants(ranks):
     answer = answer_of(ranks)
     for law in LAWS:
         law(answer, ranks)
 
 
 @given(pieces=st.lists(PIECES, min_size=1, max_size=12))
-def test_a_timeline_has_no_gap_no_overlap_and_only_what_was_there(pieces):
+def test_timeline_has_no_gap_and_no_overlap(pieces):
     spans = [
         tracing.TraceSpan(0, name, begin_us, lasted_us, f"{number}", None, {}, exact)
         for number, (name, begin_us, lasted_us, exact) in enumerate(pieces)
@@ -146,7 +146,7 @@ def test_a_timeline_has_no_gap_no_overlap_and_only_what_was_there(pieces):
 # -- a step whose truth is known --------------------------------------------------------------------------------------
 
 
-def test_who_was_waited_for_and_why(store):
+def test_trace_names_the_awaited_rank_and_the_cause(store):
     answer = trace_step(store, RUN, 70, EVER, zone=UTC)
     assert (answer["attempt"], answer["attempts"], answer["lost"]) == (2, [1, 2], False)
     assert answer["waited_for"] == {
@@ -163,7 +163,7 @@ def test_who_was_waited_for_and_why(store):
     assert names == ["data", "copy", "forward", "backward"] * 4 + ["sync", "optimizer"]
 
 
-def test_clocks_of_nodes_are_put_right_where_their_ranks_left_the_sync(store, trained):
+def test_trace_aligns_the_clocks_of_nodes_at_the_sync(store, trained):
     answer = trace_step(store, RUN, 70, EVER, zone=UTC)
     ends = {
         span["rank"]: us(span["start_ms"] + span["duration_ms"]) for span in answer["spans"] if span["name"] == "sync"
@@ -174,7 +174,7 @@ def test_clocks_of_nodes_are_put_right_where_their_ranks_left_the_sync(store, tr
     assert us(answer["duration_ms"]) == traced_run.STEP_US - 1_000
 
 
-def test_a_trace_knows_the_batches_of_its_spans(store, trained):
+def test_trace_has_the_batches_of_its_spans(store, trained):
     answer = trace_step(store, RUN, 70, EVER, zone=UTC)
     for row in answer["ranks"]:
         assert [[int(s) for s in one["samples"]] for one in row["batches"]] == trained.consumed[2, 70][row["rank"]]
@@ -184,7 +184,7 @@ def test_a_trace_knows_the_batches_of_its_spans(store, trained):
             assert [s["micro_batch"] for s in spans] == [0, 1, 2, 3]
 
 
-def test_another_attempt_s_step_is_another_trace(store):
+def test_trace_is_of_one_attempt(store):
     lost = trace_step(store, RUN, 70, EVER, zone=UTC, attempt=1)
     assert lost["lost"]
     assert lost["trace_id"] != trace_step(store, RUN, 70, EVER, zone=UTC)["trace_id"]
@@ -194,13 +194,13 @@ def test_another_attempt_s_step_is_another_trace(store):
     ("step", "attempt", "near", "done"),
     [(75, None, [60, 70, 80, 90], True), (999, None, [90, 100, 110, 120], False), (120, 1, [40, 50, 60, 70], True)],
 )
-def test_a_step_that_was_not_traced_has_near_ones(store, step, attempt, near, done):
+def test_untraced_step_suggests_near_steps(store, step, attempt, near, done):
     answer = trace_step(store, RUN, step, EVER, zone=UTC, attempt=attempt)
     assert (answer["spans"], answer["critical_path"], answer["trace_id"]) == ([], [], None)
     assert (answer["nearest"], answer["done"]) == (near, done)
 
 
-def test_a_step_on_one_rank_waits_for_nobody(tmp_path):
+def test_trace_of_one_rank_has_no_awaited_rank(tmp_path):
     with TrainingRecords(ranks=1, attempts=((0, 20),)).store(tmp_path / "data") as store:
         answer = trace_step(store, RUN, 10, EVER, zone=UTC)
     assert answer["waited_for"] is None
@@ -209,7 +209,7 @@ def test_a_step_on_one_rank_waits_for_nobody(tmp_path):
     assert perfetto_trace(answer)["traceEvents"]
 
 
-def test_times_known_to_the_millisecond_follow_each_other():
+def test_times_in_milliseconds_stay_in_order():
     """As an SDK without `after_us` sends them: the phases of a step of half a millisecond each."""
     spans = [
         tracing.TraceSpan(0, name, 1_000 * (number // 2), 500, f"{number}", None, {}, False)
@@ -224,7 +224,7 @@ def test_times_known_to_the_millisecond_follow_each_other():
     ]
 
 
-def test_a_run_that_is_not_there_is_told(store):
+def test_trace_of_an_unknown_run_is_rejected(store):
     with pytest.raises(RunNotFoundError):
         trace_step(store, "nobody", 1, EVER, zone=UTC)
 
@@ -232,7 +232,7 @@ def test_a_run_that_is_not_there_is_told(store):
 # -- a sample ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_sample_is_followed_from_its_batch_to_a_checkpoint(store, trained):
+def test_sample_is_followed_from_its_batch_to_a_checkpoint(store, trained):
     sample = str(trained.consumed[1, 40][3][2][1])
     answer = trace_sample(store, RUN, sample, EVER, zone=UTC)
     (way,) = (way for way in answer["ways"] if (way["attempt"], way["step"]) == (1, 40))
@@ -250,7 +250,7 @@ def test_a_sample_is_followed_from_its_batch_to_a_checkpoint(store, trained):
 
 
 @pytest.mark.parametrize("what", ["step", "run", "sample"])
-def test_otlp_is_what_opentelemetry_reads(store, trained, what):
+def test_otlp_export_is_readable_by_opentelemetry(store, trained, what):
     collector = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     from google.protobuf import json_format
 
@@ -293,7 +293,7 @@ def _in_base64(value):
     return [_in_base64(one) for one in value] if isinstance(value, list) else value
 
 
-def test_a_batch_whose_samples_are_not_known_is_there(tmp_path):
+def test_batch_with_unknown_samples_is_in_the_trace(tmp_path):
     trained = TrainingRecords(attempts=((0, 11),))
     trained.records = [
         one._replace(rows=None) if isinstance(one, Batch) and (one.rank, one.micro_batch) == (1, 2) else one

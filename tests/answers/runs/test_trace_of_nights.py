@@ -25,7 +25,7 @@ def night(tmp_path_factory):
     return folder
 
 
-def test_the_rank_that_was_made_slow_is_the_one_that_was_waited_for(night):
+def test_trace_of_a_night_names_the_slowed_rank(night):
     truth = json.loads((night / "truth.json").read_text())
     planted = [one for one in truth["findings"] if one["cause"] == "straggler"]
     assert planted
@@ -46,7 +46,7 @@ def test_the_rank_that_was_made_slow_is_the_one_that_was_waited_for(night):
     assert seen
 
 
-def test_every_run_of_a_night_has_a_life_and_the_data_of_its_traced_steps(night):
+def test_every_run_of_a_night_has_a_lifecycle_and_data_of_traced_steps(night):
     with Store(night) as store:
         store.expose_all(["run"])
         runs = [row[0] for row in store.connection.execute("SELECT DISTINCT run FROM run ORDER BY run").fetchall()]

@@ -18,37 +18,37 @@ def slots_of(holds, pod_uid):
     return [hold.device.slot_index for hold in holds if hold.pod_uid == pod_uid]
 
 
-def test_only_counts_take_the_lowest_free_slots():
+def test_claim_by_count_takes_the_lowest_free_slots():
     holds = place(SLOTS, [PodClaim("a", 0, None, 2, WHOLE), PodClaim("b", 10, None, 1, WHOLE)])
     assert slots_of(holds, "a") == [0, 1]
     assert slots_of(holds, "b") == [2]
 
 
-def test_a_slot_that_became_free_is_given_again():
+def test_freed_slot_is_assigned_again():
     holds = place(SLOTS, [PodClaim("a", 0, 10, 4, WHOLE), PodClaim("b", 10, None, 4, WHOLE)])
     assert slots_of(holds, "b") == [0, 1, 2, 3]
 
 
-def test_halves_share_a_slot_before_they_take_another():
+def test_half_claims_share_a_slot_first():
     holds = place(
         SLOTS, [PodClaim("a", 0, None, 1, HALF), PodClaim("b", 1, None, 1, HALF), PodClaim("c", 2, None, 1, HALF)]
     )
     assert [slots_of(holds, pod) for pod in "abc"] == [[0], [0], [1]]
 
 
-def test_one_that_is_known_to_need_a_slot_later_is_left_alone():
+def test_slot_of_a_later_known_claim_stays_free():
     known = PodClaim("k", 50, None, 1, WHOLE, (SlotDevice(0),), "dra")
     assert slots_of(place(SLOTS, [PodClaim("a", 0, None, 1, WHOLE), known]), "a") == [1]
 
 
-def test_one_whose_slot_turns_out_to_be_another_s_goes_on_elsewhere():
+def test_claim_moves_if_its_slot_belongs_to_another_pod():
     known = PodClaim("k", 50, None, 3, WHOLE, (SlotDevice(0), SlotDevice(1), SlotDevice(2)), "dra")
     short = PodClaim("s", 0, 50, 1, WHOLE, (SlotDevice(3),), "dra")
     holds = place(SLOTS, [PodClaim("a", 0, None, 1, WHOLE, before=(2,)), known, short])
     assert [(h.device.slot_index, h.from_ms, h.to_ms) for h in holds if h.pod_uid == "a"] == [(2, 0, 50), (3, 50, None)]
 
 
-def test_more_than_the_node_has_is_counted_all_the_same():
+def test_claims_beyond_the_capacity_are_counted():
     holds = place(2, [PodClaim("a", 0, None, 2, WHOLE), PodClaim("b", 5, None, 1, WHOLE)])
     assert len(slots_of(holds, "b")) == 1
 
@@ -56,20 +56,20 @@ def test_more_than_the_node_has_is_counted_all_the_same():
 class TestBook:
     """What is written down of a node as more becomes known."""
 
-    def test_what_was_written_is_not_written_again(self):
+    def test_unchanged_holds_are_not_recorded_again(self):
         book = NodeHolds("n", SLOTS)
         book.claim(PodClaim("a", 0, None, 2, WHOLE))
         assert [a.slot_index for a in book.changes(100)] == [0, 1]
         assert book.changes(200) == []
 
-    def test_an_end_closes_its_holds(self):
+    def test_end_of_a_claim_closes_its_holds(self):
         book = NodeHolds("n", SLOTS)
         book.claim(PodClaim("a", 0, None, 2, WHOLE))
         book.changes(100)
         book.claim(PodClaim("a", 0, 90, 2, WHOLE))
         assert [(a.slot_index, a.to_ms) for a in book.changes(110)] == [(0, 90), (1, 90)]
 
-    def test_devices_that_become_known_take_the_guess_back(self):
+    def test_known_devices_replace_guessed_slots(self):
         book = NodeHolds("n", SLOTS)
         book.claim(PodClaim("a", 0, None, 1, WHOLE))
         book.changes(100)
@@ -79,7 +79,7 @@ class TestBook:
             (3, 0, None, "dra", 101),
         ]
 
-    def test_a_pod_stays_where_it_is_when_another_that_ended_is_forgotten(self):
+    def test_pod_keeps_its_slot_when_an_ended_pod_is_forgotten(self):
         book = NodeHolds("n", SLOTS)
         book.claim(PodClaim("a", 0, None, 1, WHOLE))
         book.claim(PodClaim("b", 1, None, 1, WHOLE))
@@ -127,7 +127,7 @@ def _possible(some):
 
 
 @given(claims())
-def test_no_slot_is_held_twice_and_everybody_has_what_they_asked_for(some):
+def test_slots_are_held_once_and_claims_are_fulfilled(some):
     holds = place(SLOTS, some)
     for at_ms in range(45):
         now = [h for h in holds if h.from_ms <= at_ms and (h.to_ms is None or h.to_ms > at_ms)]
@@ -141,7 +141,7 @@ def test_no_slot_is_held_twice_and_everybody_has_what_they_asked_for(some):
 
 
 @given(claims(), st.randoms(use_true_random=False))
-def test_a_book_ends_with_the_same_time_for_everybody_however_it_learned(some, random):
+def test_holds_do_not_depend_on_the_order_of_claims(some, random):
     book = NodeHolds("n", SLOTS)
     order = list(some)
     random.shuffle(order)

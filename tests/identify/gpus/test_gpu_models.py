@@ -101,12 +101,12 @@ MIG_CAPABLE = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_product_name_means_its_model(name):
+def test_gpu_model_knows_product_names(name):
     assert gpu_model(name).model == NAMES[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_case_and_separators_do_not_matter(name):
+def test_gpu_model_ignores_case_and_separators(name):
     for written in (name.upper(), name.lower(), name.replace(" ", "-"), name.replace(" ", "_")):
         assert gpu_model(written).model == NAMES[name]
 
@@ -114,7 +114,7 @@ def test_case_and_separators_do_not_matter(name):
 @pytest.mark.parametrize(
     ("name", "suffix"), [*product(MIG_CAPABLE, SUFFIXES), ("Tesla-T4", "-SHARED"), ("NVIDIA L4", "-SHARED")]
 )
-def test_a_part_of_a_device_is_of_its_model(name, suffix):
+def test_gpu_model_of_a_mig_instance_is_that_of_its_device(name, suffix):
     assert gpu_model(name + suffix).model == NAMES[name]
 
 
@@ -135,18 +135,18 @@ def test_a_part_of_a_device_is_of_its_model(name, suffix):
         "cpu:laptop:launch:0",
     ],
 )
-def test_an_unknown_name_means_no_model(name):
+def test_gpu_model_of_an_unknown_name_is_none(name):
     assert gpu_model(name) is None
 
 
-def test_each_model_of_the_table_is_found_by_its_own_name():
+def test_every_model_of_the_table_is_found_by_its_name():
     """So that a price book may use the short names."""
     assert {known.model: found and found.model for known in gpu_models() for found in [gpu_model(known.model)]} == {
         known.model: known.model for known in gpu_models()
     }
 
 
-def test_the_table_is_sound():
+def test_table_of_models_is_consistent():
     names = [known.model for known in gpu_models()]
     assert len(names) == len(set(names)) >= 25
     for known in gpu_models():
@@ -158,13 +158,13 @@ def test_the_table_is_sound():
             assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", known.as_of)  # a price without its date is a rumour
 
 
-def test_near_idle_power_is_a_little_above_what_a_held_board_draws():
+def test_near_idle_power_is_slightly_above_idle_power():
     assert near_idle_power_w("NVIDIA H200") == round(125 * NEAR_IDLE_FACTOR) == 156
     assert near_idle_power_w("NVIDIA-L4-SHARED") == round(33 * NEAR_IDLE_FACTOR)
     assert near_idle_power_w("Contoso X1") == near_idle_power_w(None) == NEAR_IDLE_UNKNOWN_W
 
 
-def test_peaks_are_dense_and_only_where_a_data_sheet_says_so():
+def test_peak_flops_are_dense_and_from_data_sheets():
     peaks = {known.model: known.peak_tflops_bf16 for known in gpu_models()}
     assert (peaks["H100-SXM"], peaks["A100-SXM4-80GB"], peaks["L4"]) == (989.5, 312, 121)  # half of "with sparsity"
     assert (peaks["T4"], peaks["V100-SXM2-16GB"]) == (None, None)  # they have no bfloat16

@@ -52,7 +52,7 @@ def error_of(path):
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_book_with_everything(book):
+def test_price_book_reads_all_fields(book):
     path = book(
         """
         prices:
@@ -77,23 +77,23 @@ def test_a_book_with_everything(book):
     ("written", "usd_micro"),
     [("2.1", 2_100_000), ("0.000001", 1), ("0", 0), ("'2.10'", 2_100_000), ("1e1", 10_000_000), ("98.32", 98_320_000)],
 )
-def test_money_is_read_exactly(book, written, usd_micro):
+def test_prices_are_read_exactly(book, written, usd_micro):
     (price,) = read_price_book(book(f"prices:\n- usd_per_gpu_hour: {written}"))
     assert price.usd_micro_per_hour == usd_micro
 
 
-def test_an_empty_list_is_a_book_without_prices(book):
+def test_empty_list_is_a_book_without_prices(book):
     assert read_price_book(book("prices: []")) == []
 
 
-def test_a_time_of_day_is_a_time_too(book):
+def test_price_from_accepts_a_time_of_day(book):
     (price,) = read_price_book(book("prices:\n- {usd_per_gpu_hour: 1, from: 2026-01-01T12:30:00+02:00}"))
     assert price.from_ms == ms(2026, 1, 1, 10, 30)
     (price,) = read_price_book(book("prices:\n- {usd_per_gpu_hour: 1, from: 2026-01-01 12:30:00}"))
     assert price.from_ms == ms(2026, 1, 1, 12, 30)
 
 
-def test_a_name_that_yaml_takes_for_a_number_is_a_name(book):
+def test_numeric_name_is_read_as_text(book):
     (price,) = read_price_book(book("prices:\n- {usd_per_gpu_hour: 1, model: 4090, pool: 7}"))
     assert (price.gpu_model, price.pool) == ("4090", "7")
     assert prices_for(["NVIDIA GeForce RTX 4090"], [price]) == []
@@ -134,13 +134,13 @@ def test_a_name_that_yaml_takes_for_a_number_is_a_name(book):
         ("{owned: {capital_usd_per_gpu: a lot, lifetime_years: 4}}", "capital_usd_per_gpu 'a lot' is not a number"),
     ],
 )
-def test_a_bad_entry_is_named(book, entry, named):
+def test_invalid_entry_is_named(book, entry, named):
     text = error_of(book(f"prices:\n- {{usd_per_gpu_hour: 1}}\n- {entry}"))
     assert "entry 2" in text
     assert named in text
 
 
-def test_entries_between_which_nobody_can_choose_are_both_named(book):
+def test_ambiguous_entries_are_both_named(book):
     text = error_of(
         book(
             """
@@ -157,11 +157,11 @@ def test_entries_between_which_nobody_can_choose_are_both_named(book):
     )
 
 
-def test_a_book_that_is_too_long_is_not_read(book):
+def test_too_long_book_is_rejected(book):
     assert "more than 4,000,000 bytes" in error_of(book("#" * 4_000_001))
 
 
-def test_a_book_that_multiplies_itself_is_refused_at_once(book):
+def test_book_with_exponential_aliases_is_rejected_quickly(book):
     doubled = "\n".join(f"  - &x{n} [*x{n - 1}, *x{n - 1}]" for n in range(1, 60))
     assert "is not a name" in error_of(
         book(f"a:\n  - &x0 []\n{doubled}\nprices:\n- {{usd_per_gpu_hour: 1, pool: *x59}}")
@@ -183,7 +183,7 @@ prices:
 """
 
 
-def test_a_machine_of_ones_own_costs_capital_power_and_upkeep(book):
+def test_owned_machine_costs_capital_power_and_fixed_costs(book):
     own, rented, bare = read_entries(book(OWNED))
     capital, power, fixed = 7_985_398, 1_591_200, 2_500_000  # 280,000 ÷ 35,064; 10.2 × 1.3 × 0.12
     assert own.price == Price(0, capital + power + fixed, 0, pool="own", per="node")
@@ -200,21 +200,21 @@ def test_a_machine_of_ones_own_costs_capital_power_and_upkeep(book):
 
 
 @pytest.mark.parametrize("text", ["", "prices:", "prices: 2.50", "price: []", "[]", "just words", "prices: {a: 1}"])
-def test_a_book_needs_its_list(book, text):
+def test_book_without_a_list_is_rejected(book, text):
     assert "has no list `prices`" in error_of(book(text))
 
 
 @pytest.mark.parametrize("text", ["prices: [", "prices:\n- {a: 1\n- b", "\tprices: 1", "a: b: c"])
-def test_a_book_that_is_not_yaml_is_one_sentence(book, text):
+def test_book_that_is_not_yaml_is_rejected_in_one_sentence(book, text):
     assert "cannot be read" in error_of(book(text))
 
 
-def test_a_missing_book_is_named(tmp_path):
+def test_missing_book_is_named(tmp_path):
     assert "No such file" in error_of(tmp_path / "prices.yaml")
     assert "cannot be read" in error_of(tmp_path)
 
 
-def test_a_book_of_bytes_is_an_error(tmp_path):
+def test_binary_book_is_rejected(tmp_path):
     path = tmp_path / "prices.yaml"
     path.write_bytes(b"prices: \xff\xfe")
     assert "cannot be read" in error_of(path)
@@ -250,21 +250,21 @@ def priced(tmp_path_factory):
     return build_with
 
 
-def test_without_a_book_the_list_price_is_assumed(priced):
+def test_list_price_is_assumed_without_a_book(priced):
     assert priced() == ([LIST_H100] * 4, True)
 
 
-def test_without_any_price_time_is_unpriced_not_free(priced):
+def test_time_without_any_price_is_unpriced(priced):
     assert priced(gpu_model=UNKNOWN) == ([None] * 4, False)
 
 
-def test_a_book_comes_before_the_list(priced):
+def test_book_price_replaces_the_list_price(priced):
     assert priced(Price(0, 2_000_000, 0, gpu_model="H100-SXM")) == ([2_000_000] * 4, False)
     # even where the list is more specific than the book
     assert priced(Price(0, 3_000_000, 0)) == ([3_000_000] * 4, False)
 
 
-def test_the_price_with_the_most_selectors_wins(priced):
+def test_price_with_the_most_selectors_applies(priced):
     anything = Price(0, 1_000_000, 0)
     model = Price(0, 2_000_000, 0, gpu_model=H100)
     pool = Price(0, 3_000_000, 0, gpu_model=H100, pool="a")
@@ -273,7 +273,7 @@ def test_the_price_with_the_most_selectors_wins(priced):
     assert priced(anything, pool) == ([1_000_000] * 4, False)
 
 
-def test_selectors_that_do_not_fit_leave_the_list_price(priced):
+def test_list_price_applies_without_matching_selectors(priced):
     assert priced(Price(0, 1, 0, cluster="west")) == ([LIST_H100] * 4, True)
     assert priced(Price(0, 1, 0, purchase="spot"), purchase="reserved") == ([LIST_H100] * 4, True)
     assert priced(Price(0, 1, 0, cluster="east", purchase="spot"), purchase="spot") == ([1] * 4, False)
@@ -286,29 +286,29 @@ prices:
 """
 
 
-def test_from_is_included_and_until_is_not(priced, book):
+def test_price_validity_includes_from_and_excludes_until(priced, book):
     """The hours are 22, 23, 0 and 1 o'clock: the new month begins in the middle."""
     assert priced(*read_price_book(book(A_YEAR_AND_THE_NEXT)))[0] == [1_000_000, 1_000_000, 2_000_000, 2_000_000]
 
 
-def test_prices_that_follow_each_other_leave_nothing_to_assume(priced, book):
+def test_successive_prices_cover_all_time(priced, book):
     assert priced(*read_price_book(book(A_YEAR_AND_THE_NEXT)))[1] is False
 
 
-def test_a_book_that_has_run_out_leaves_the_list_price_assumed(priced, book):
+def test_list_price_is_assumed_after_the_book_expires(priced, book):
     path = book("prices:\n- {usd_per_gpu_hour: 1, model: H100-SXM, until: 2026-04-01}")
     assert priced(*read_price_book(path)) == ([1_000_000, 1_000_000, LIST_H100, LIST_H100], True)
     path = book("prices:\n- {usd_per_gpu_hour: 1, model: H100-SXM, until: 2026-01-01}")
     assert priced(*read_price_book(path)) == ([LIST_H100] * 4, True)
 
 
-def test_an_instance_type_selects_too(priced):
+def test_instance_type_selects_a_price(priced):
     typed = Price(0, 2_000_000, 0, instance_type="p5.48xlarge")
     assert priced(Price(0, 1_000_000, 0), typed, instance_type="p5.48xlarge") == ([2_000_000] * 4, False)
     assert priced(typed, instance_type="p5e.48xlarge") == ([LIST_H100] * 4, True)
 
 
-def test_of_entries_that_are_equally_specific_the_later_validity_and_then_the_later_entry_counts(priced):
+def test_later_validity_then_later_entry_breaks_ties(priced):
     pool, cluster = Price(0, 1_000_000, 0, pool="a"), Price(0, 2_000_000, 0, cluster="east")
     assert priced(pool, cluster, pool="a") == ([2_000_000] * 4, False)
     assert priced(cluster, pool, pool="a") == ([1_000_000] * 4, False)
@@ -316,7 +316,7 @@ def test_of_entries_that_are_equally_specific_the_later_validity_and_then_the_la
     assert priced(later, cluster, pool="a") == ([2_000_000, 2_000_000, 1_000_000, 1_000_000], False)
 
 
-def test_a_newer_price_replaces_an_older_one(priced):
+def test_newer_price_replaces_an_older_one(priced):
     older = Price(0, 1_000_000, 0, gpu_model=H100)
     newer = Price(0, 2_000_000, START + 2 * HOUR, gpu_model=H100)
     assert priced(older, newer) == ([1_000_000, 1_000_000, 2_000_000, 2_000_000], False)

@@ -22,7 +22,7 @@ def entries_of(example: str, folder: Path) -> list[Entry]:
     return read_entries(path)
 
 
-def test_every_book_of_the_page_can_be_read(tmp_path):
+def test_every_example_book_of_the_page_is_valid(tmp_path):
     books = [entries_of(example, tmp_path) for example in EXAMPLES if example.startswith("prices:")]
     assert [len(book) for book in books] == [5, 2, 1]
     general, spot, own = books
@@ -34,7 +34,7 @@ def test_every_book_of_the_page_can_be_read(tmp_path):
     assert f"${own[0].price.usd_micro_per_hour / 8e6:.6f} per GPU-hour" in PAGE
 
 
-def test_what_the_page_says_a_run_emits_is_what_we_say():
+def test_carbon_example_of_the_page_matches_the_answer():
     (example,) = (one for one in EXAMPLES if one.startswith("# settings.yaml"))
     settings = with_values(Settings(), yaml.safe_load(example), "docs/prices.md")
     total = energy_total(EnergyUse(412 * 3_600_000_000, 1), tariff_of(settings))

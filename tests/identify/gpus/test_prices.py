@@ -15,28 +15,28 @@ def prices_for(models, written):
     return [applying.price for applying in applying_prices(models, written)]
 
 
-def test_a_price_for_the_short_name_is_for_the_product_name_too():
+def test_price_for_the_short_name_applies_to_the_product_name():
     written = Price(0, 2_000_000, 0, gpu_model="h100-sxm")
     assert written._replace(gpu_model=H100) in prices_for([H100], [written])
     assert written._replace(gpu_model=f"{H100}-SHARED") in prices_for([f"{H100}-SHARED"], [written])
 
 
-def test_a_price_for_the_product_name_is_for_it():
+def test_price_for_the_product_name_applies():
     written = Price(0, 2_000_000, 0, gpu_model=H100)
     assert written in prices_for([H100], [written])
 
 
-def test_a_price_for_another_model_is_left_out():
+def test_price_for_another_model_does_not_apply():
     written = Price(0, 2_000_000, 0, gpu_model="H100-PCIE")
     assert [price.source for price in prices_for([H100], [written])] == ["list"]
 
 
-def test_a_price_for_an_unknown_model_is_by_its_own_name():
+def test_price_for_an_unknown_model_applies_by_its_name():
     written = Price(0, 2_000_000, 0, gpu_model="contoso x1")
     assert prices_for([UNKNOWN], [written]) == [written._replace(gpu_model=UNKNOWN)]
 
 
-def test_a_price_for_any_model_is_kept_once():
+def test_price_for_any_model_is_listed_once():
     written = Price(0, 2_000_000, 0)
     applying = prices_for([H100, UNKNOWN, None], [written])
     assert applying.count(written) == 1
@@ -47,5 +47,5 @@ def test_list_prices_are_marked_as_assumed():
     assert prices_for([H100], []) == [Price(0, LIST_H100, 0, gpu_model=H100, source="list", assumed=True)]
 
 
-def test_no_list_price_is_made_up():
+def test_unknown_model_has_no_list_price():
     assert prices_for([UNKNOWN, None, "NVIDIA H20"], []) == []  # the table knows the H20, but no public price

@@ -53,24 +53,24 @@ def over(generation: int, pods: int = PODS, seconds: int = 60) -> list[Life]:
 
 class TestGangsThatEndedUnseen:
     @pytest.mark.parametrize("order", [1, -1])
-    def test_pods_of_one_gang_are_one_attempt(self, order: int) -> None:
+    def test_pods_of_a_gang_are_one_attempt(self, order: int) -> None:
         lives = [life for generation in range(3) for life in over(generation)]
         watched = WatchedCluster(node())
         listed(watched, lives[::order])
         assert attempts(watched) == {life.name: life.generation + 1 for life in lives}
 
-    def test_pods_that_end_within_the_second_in_which_they_begin(self) -> None:
+    def test_pods_that_end_in_the_second_of_their_start_are_one_attempt(self) -> None:
         watched = WatchedCluster(node())
         listed(watched, over(0, seconds=0))
         assert set(attempts(watched).values()) == {1}
 
-    def test_one_that_still_hangs_belongs_to_those_that_crashed(self) -> None:
+    def test_hung_pod_belongs_to_the_attempt_of_its_crashed_peers(self) -> None:
         crashed = over(0)
         watched = WatchedCluster(node())
         listed(watched, [*crashed[:3], crashed[3]._replace(end_ms=None)])
         assert set(attempts(watched).values()) == {1}
 
-    def test_a_member_that_was_replaced_belongs_to_the_others(self) -> None:
+    def test_replaced_member_belongs_to_the_attempt_of_its_gang(self) -> None:
         first, *rest = over(0)
         early = first._replace(end_ms=first.start_ms + 10_000)
         again = Life("again", 0, first.start_ms + 15_000, first.end_ms)
@@ -78,7 +78,7 @@ class TestGangsThatEndedUnseen:
         listed(watched, [early, again, *rest])  # nothing overlaps both when they are seen
         assert set(attempts(watched).values()) == {1}
 
-    def test_a_list_that_has_the_new_gang_before_the_end_of_the_old_one(self) -> None:
+    def test_new_gang_listed_before_the_end_of_the_old_one_is_the_next_attempt(self) -> None:
         old, new = over(0), over(1)
         watched = WatchedCluster(node())
         for life in old:
@@ -86,7 +86,7 @@ class TestGangsThatEndedUnseen:
         listed(watched, [*new, *old])
         assert attempts(watched) == {life.name: life.generation + 1 for life in [*old, *new]}
 
-    def test_a_gang_that_vanished_while_nobody_watched(self) -> None:
+    def test_gang_that_vanished_unseen_ends_its_attempt(self) -> None:
         old, new = over(0), over(1)
         watched = WatchedCluster(node())
         for life in old:
@@ -100,28 +100,28 @@ class TestGangsThatEndedUnseen:
             watched.see(gone, gone=True, vanished=True)
         assert attempts(watched) == {life.name: life.generation + 1 for life in [*old, *new]}
 
-    def test_a_node_whose_clock_is_ahead(self) -> None:
+    def test_node_with_a_fast_clock_does_not_change_attempts(self) -> None:
         """It was seen to be over before the next one was created."""
         watched = WatchedCluster(node())
         watched.see(pod("a", phase="Failed", end_ms=T0 + 500_000, code=1), chain=(JOB,))
         watched.see(pod("b", start_ms=watched.now_ms), chain=(JOB,))
         assert attempts(watched) == {"a": 1, "b": 2}
 
-    def test_one_that_is_replaced_within_the_second_in_which_it_was_created(self) -> None:
+    def test_pod_replaced_in_the_second_of_its_creation_stays_in_its_attempt(self) -> None:
         watched = WatchedCluster(node())
         watched.see(pod("a"), chain=(JOB,), after_s=0)
         watched.see(pod("a", phase="Failed", end_ms=T0, code=1), chain=(JOB,), after_s=0)
         watched.see(pod("b"), chain=(JOB,), after_s=0)
         assert attempts(watched) == {"a": 1, "b": 2}
 
-    def test_members_that_were_there_together_stay_so_when_one_ends_within_the_second(self) -> None:
+    def test_concurrent_members_stay_in_one_attempt(self) -> None:
         watched = WatchedCluster(node())
         watched.see(pod("a"), chain=(JOB,), after_s=0)
         watched.see(pod("b"), chain=(JOB,), after_s=0)
         watched.see(pod("a", phase="Failed", end_ms=T0, code=1), chain=(JOB,), after_s=0)
         assert attempts(watched) == {"a": 1, "b": 1}
 
-    def test_a_pod_that_says_its_attempt_is_believed(self) -> None:
+    def test_stated_attempt_of_a_pod_is_used(self) -> None:
         jobset = owner("JobSet", "sim", "jobset.x-k8s.io")
         watched = WatchedCluster(node())
         watched.now_ms = LATER_MS
@@ -140,7 +140,7 @@ class TestAfterARestartOfTheCollector:
         after.see(node())
         return after
 
-    def test_gangs_that_came_and_went_meanwhile(self) -> None:
+    def test_gangs_during_a_restart_are_separate_attempts(self) -> None:
         before = WatchedCluster(node())
         for life in over(0):
             before.see(life.running(), chain=(JOB,))
@@ -149,7 +149,7 @@ class TestAfterARestartOfTheCollector:
         listed(after, lives)
         assert attempts(after) == {life.name: life.generation + 1 for life in lives}
 
-    def test_what_was_stored_stays_and_nothing_is_added_to_it(self) -> None:
+    def test_stored_attempts_do_not_change_after_a_restart(self) -> None:
         """An older version counted each pod of a gang as an attempt."""
         before = WatchedCluster(node())
         listed(before, over(1))
@@ -164,7 +164,7 @@ class TestAfterARestartOfTheCollector:
             record.name for record in after.records if isinstance(record, Pod) and record.attempt != found[record.name]
         }
 
-    def test_what_is_forgotten_is_not_counted_again(self) -> None:
+    def test_forgotten_attempts_are_not_counted_again(self) -> None:
         watched = WatchedCluster(node())
         listed(watched, over(0))
         for life in over(0):
@@ -200,7 +200,7 @@ def histories(draw: st.DrawFn, *, at_once: bool = False) -> list[Life]:
 
 
 @given(histories(), st.data())
-def test_the_number_of_an_attempt_is_that_of_its_gang(lives: list[Life], data: st.DataObject) -> None:
+def test_attempt_number_is_that_of_its_gang(lives: list[Life], data: st.DataObject) -> None:
     """Some is watched live, until the connection is lost; then everything is listed, in any order, perhaps twice."""
     watched = WatchedCluster(node(gpus=100))
     lost_ms = T0 + 1_000 * data.draw(st.integers(-1, 120))
@@ -217,7 +217,7 @@ def test_the_number_of_an_attempt_is_that_of_its_gang(lives: list[Life], data: s
 
 
 @given(histories(at_once=True), st.data())
-def test_what_is_not_seen_adds_no_attempts(lives: list[Life], data: st.DataObject) -> None:
+def test_unseen_pods_add_no_attempts(lives: list[Life], data: st.DataObject) -> None:
     """Pods of a gang that existed at the same time are one attempt, whichever of them are seen."""
     seen = [life for life in lives if data.draw(st.booleans())]
     watched = WatchedCluster(node(gpus=100))
@@ -227,7 +227,7 @@ def test_what_is_not_seen_adds_no_attempts(lives: list[Life], data: st.DataObjec
 
 
 @given(histories(), st.data())
-def test_forgetting_and_resuming_change_no_number(lives: list[Life], data: st.DataObject) -> None:
+def test_forgetting_and_resuming_keep_attempt_numbers(lives: list[Life], data: st.DataObject) -> None:
     counted = Attempts()
     resumed_lives = data.draw(st.permutations(lives))
     for life in resumed_lives:

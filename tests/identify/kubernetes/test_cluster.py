@@ -12,7 +12,7 @@ from pyrometer.model.settings import Settings
 from tests.support.watched_cluster import T0, WatchedCluster, claiming_pod, node, owner, pod, queued_job, resource_claim
 
 
-def test_one_that_was_admitted_while_nobody_watched_waits_no_more() -> None:
+def test_job_admitted_unseen_stops_waiting() -> None:
     chain = (owner("Job", "j"),)
     before = WatchedCluster()
     before.see(queued_job(), chain=chain)
@@ -23,7 +23,7 @@ def test_one_that_was_admitted_while_nobody_watched_waits_no_more() -> None:
     assert {pod.ended_ms for pod in after.newest(Pod)} == {T0 + 5_000}
 
 
-def test_one_that_vanished_waits_no_more() -> None:
+def test_vanished_queued_job_stops_waiting() -> None:
     watched = WatchedCluster()
     watched.see(queued_job(), chain=(owner("Job", "j"),))
     watched.see(objects.QueuedWorkload(objects.Meta(uid="w")), gone=True, vanished=True)
@@ -36,13 +36,13 @@ class TestForgetting:
     def over(self, **more: Any) -> objects.PodObject:
         return pod(phase="Succeeded", end_ms=T0 + 60_000, **more)
 
-    def test_a_pod_that_is_still_listed_long_after_its_end_is_no_news(self) -> None:
+    def test_ended_pod_that_is_still_listed_is_not_recorded_again(self) -> None:
         watched = WatchedCluster(node(), pod(), self.over())
         watched.cluster.tick(T0 + 10 * 3_600_000)
         assert watched.see(self.over(), after_s=36_000) == []
         assert watched.see(self.over(), gone=True) == []
 
-    def test_a_job_that_goes_on_the_next_day_is_in_its_next_attempt(self) -> None:
+    def test_job_of_the_next_day_is_the_next_attempt(self) -> None:
         cron = owner("CronJob", "c")
         watched = WatchedCluster(node())
         for day in range(3):
@@ -53,12 +53,12 @@ class TestForgetting:
             watched.cluster.tick(start_ms + 80_000_000)
         assert [record.attempt for record in watched.newest(Pod)] == [1, 2, 3]
 
-    def test_what_ended_before_anybody_watched_is_none_of_ours(self) -> None:
+    def test_pod_that_ended_before_the_watch_is_ignored(self) -> None:
         cluster = Cluster("test", Settings(), since_ms=T0 + 100_000, settled_ms=T0 + 100_000)
         assert cluster.take(ObservedObject(self.over(), T0 + 200_000)) == []
         assert cluster.take(ObservedObject(pod("p1"), T0 + 200_000)) != []
 
-    def test_after_a_restart_a_new_pod_gets_no_slot_that_is_held(self) -> None:
+    def test_new_pod_after_a_restart_gets_a_free_slot(self) -> None:
         before = WatchedCluster(node(), pod("a", 3), pod("b", 3))
         holds = [r for r in before.records if isinstance(r, Allocation)]
         after = WatchedCluster()
@@ -70,7 +70,7 @@ class TestForgetting:
         assert set(after.holds()) == {("p0-uid", 7), ("c-uid", 6)}
 
 
-def test_a_queued_job_is_of_its_cluster() -> None:
+def test_queued_job_belongs_to_its_cluster() -> None:
     watched = WatchedCluster()
     watched.see(queued_job(), chain=(owner("Job", "j"),))
     assert {pod.cluster for pod in watched.newest(Pod)} == {"test"}

@@ -9,36 +9,36 @@ from tests.support.watched_cluster import T0, WatchedCluster, iso, node
 
 
 class TestNodes:
-    def test_what_looks_as_before_is_no_news(self) -> None:
+    def test_unchanged_node_is_not_recorded_again(self) -> None:
         watched = WatchedCluster(node())
         assert watched.see(node()) == []
 
-    def test_a_node_without_gpus_is_none_of_ours(self) -> None:
+    def test_node_without_gpus_is_ignored(self) -> None:
         assert WatchedCluster(node(gpus=0)).records == []
 
-    def test_a_node_that_is_not_ready_says_since_when(self) -> None:
+    def test_unready_node_has_the_time_of_its_condition(self) -> None:
         watched = WatchedCluster(node())
         (record,) = watched.see(node(ready="False", at_ms=T0 + 500_000), after_s=600)
         assert (record.ready, record.time_ms) == (False, T0 + 500_000)
 
-    def test_a_cordon_says_since_when(self) -> None:
+    def test_cordon_has_the_time_of_its_taint(self) -> None:
         watched = WatchedCluster(node())
         taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": iso(T0 + 30_000)}
         (record,) = watched.see(node(cordoned=True, taints=[taint]), after_s=60)
         assert (record.schedulable, record.time_ms) == (False, T0 + 30_000)
 
-    def test_a_node_that_is_gone(self) -> None:
+    def test_removed_node_is_not_present(self) -> None:
         watched = WatchedCluster(node())
         (record,) = watched.see(node(), gone=True)
         assert (record.present, record.time_ms) == (False, watched.now_ms)
 
-    def test_a_new_machine_under_an_old_name(self) -> None:
+    def test_new_machine_with_an_old_name_is_a_new_node(self) -> None:
         watched = WatchedCluster(node(uid="first"))
         gone, fresh = watched.see(node(uid="second"))
         assert (gone.node_uid, gone.present) == ("first", False)
         assert (fresh.node_uid, fresh.present) == ("second", True)
 
-    def test_one_that_is_older_than_the_watch_begins_when_it_is_first_seen(self) -> None:
+    def test_node_older_than_the_watch_begins_when_first_seen(self) -> None:
         cluster = Cluster("test", Settings(), since_ms=T0)
         (old,) = cluster.take(ObservedObject(node("old", created_ms=T0 - 10**9), T0 + 5_000))
         (new,) = cluster.take(ObservedObject(node("new", created_ms=T0 + 2_000), T0 + 5_000))

@@ -14,7 +14,7 @@ PREEMPTED = {"type": "DisruptionTarget", "status": "True", "reason": "Preemption
 
 
 class TestPods:
-    def test_a_life(self) -> None:
+    def test_pod_records_its_times_and_holds(self) -> None:
         watched = WatchedCluster(node(), pod())
         watched.see(pod(phase="Succeeded", end_ms=T0 + 60_000), after_s=70)
         (record,) = watched.newest(Pod)
@@ -23,13 +23,13 @@ class TestPods:
         assert watched.holds() == {("p0-uid", 0): (T0, T0 + 60_000), ("p0-uid", 1): (T0, T0 + 60_000)}
         assert watched.see(pod(phase="Succeeded", end_ms=T0 + 60_000), gone=True) == []  # nothing that was not known
 
-    def test_one_that_is_deleted_while_it_runs_ends_then(self) -> None:
+    def test_pod_deleted_while_running_ends_then(self) -> None:
         watched = WatchedCluster(node(), pod())
         watched.see(pod(), gone=True, after_s=30)
         (record,) = watched.newest(Pod)
         assert (record.ended_ms, record.reason) == (watched.now_ms, "Deleted")
 
-    def test_one_that_comes_before_its_node(self) -> None:
+    def test_pod_seen_before_its_node_gets_its_slots_later(self) -> None:
         watched = WatchedCluster(pod())
         assert watched.holds() == {}
         watched.see(node())
@@ -44,11 +44,11 @@ class TestPods:
             ({"code": 143, "conditions": [PREEMPTED]}, "PreemptionByScheduler"),
         ],
     )
-    def test_why_it_ended(self, more: dict[str, Any], reason: str) -> None:
+    def test_pod_records_the_reason_of_its_end(self, more: dict[str, Any], reason: str) -> None:
         watched = WatchedCluster(node(), pod(phase="Failed", end_ms=T0 + 5_000, **more))
         assert watched.newest(Pod)[0].reason == reason
 
-    def test_a_container_that_was_started_again(self) -> None:
+    def test_container_restart_is_an_event(self) -> None:
         last = {"terminated": {"finishedAt": iso(T0 + 9_000), "exitCode": 137, "reason": "OOMKilled"}}
         watched = WatchedCluster(node(), pod())
 
@@ -62,17 +62,17 @@ class TestPods:
         assert happened(restarts=1, state=again) == [("container_started", T0 + 50_000, None)]
         assert happened(restarts=1, state=again) == []
 
-    def test_a_sidecar_that_is_started_again_says_nothing_about_gpus(self) -> None:
+    def test_sidecar_restart_is_ignored(self) -> None:
         last = {"terminated": {"finishedAt": iso(T0 + 9_000), "exitCode": 1}}
         watched = WatchedCluster(node(), pod())
         seen = pod(restarts=1, last=last)
         seen.status.container_statuses[0].name = "log-shipper"
         assert [r for r in watched.see(seen) if isinstance(r, Event)] == []
 
-    def test_a_pod_that_asks_for_no_gpu_is_none_of_ours(self) -> None:
+    def test_pod_without_a_gpu_request_is_ignored(self) -> None:
         assert WatchedCluster(node()).see(pod(gpus=0)) == []
 
-    def test_after_a_restart_nothing_is_written_again(self) -> None:
+    def test_resumed_cluster_records_nothing_again(self) -> None:
         before = WatchedCluster(node(), pod())
         holds = [r for r in before.records if isinstance(r, Allocation)]
         after = WatchedCluster()

@@ -71,7 +71,7 @@ class TestVolcano:
             ({"tasks": [{"name": "l", "template": LAUNCHER}, task("worker", 4, 8)]}, 1),
         ],
     )
-    def test_only_tasks_that_ask_for_gpus_count(self, spec: dict[str, Any], expected: int | None) -> None:
+    def test_volcano_gang_counts_only_tasks_with_gpus(self, spec: dict[str, Any], expected: int | None) -> None:
         assert size("volcano_tasks", spec) == expected
 
 
@@ -132,7 +132,7 @@ class TestKubeflow:
             ),
         ],
     )
-    def test_what_it_needs(self, spec: dict[str, Any], expected: int | None) -> None:
+    def test_kubeflow_gang_is_the_minimum_of_its_replicas(self, spec: dict[str, Any], expected: int | None) -> None:
         assert size("replica_specs", spec) == expected
 
 
@@ -152,7 +152,7 @@ class TestJobSet:
             ([job("cpu", 4, None)], None),
         ],
     )
-    def test_jobs_that_run_together(self, jobs: list[dict[str, Any]], expected: int | None) -> None:
+    def test_jobset_gang_counts_jobs_that_run_together(self, jobs: list[dict[str, Any]], expected: int | None) -> None:
         assert size("replicated_jobs", {"replicatedJobs": jobs}) == expected
 
 
@@ -175,7 +175,7 @@ class TestPaths:
             ("spec.a.b", {"a": 3}, None),
         ],
     )
-    def test_pods_without_gpus_do_not_count(self, path: str, spec: dict[str, Any], expected: int | None) -> None:
+    def test_path_gang_ignores_pods_without_gpus(self, path: str, spec: dict[str, Any], expected: int | None) -> None:
         assert size(path, spec) == expected
 
 
@@ -194,7 +194,7 @@ class TestPaths:
         (None, False),
     ],
 )
-def test_a_template_asks_for_gpus_when_its_pods_would_count(content: Any, asks: bool) -> None:
+def test_requests_gpus_agrees_with_the_pods_of_a_template(content: Any, asks: bool) -> None:
     assert requests_gpus(content) is asks
 
 
@@ -205,7 +205,7 @@ tasks = st.lists(
 
 
 @given(tasks, st.integers(0, 12))
-def test_a_volcano_job_that_volcano_would_start_is_never_incomplete(rows: list[Any], job_min: int) -> None:
+def test_volcano_gang_is_complete_when_volcano_would_start_it(rows: list[Any], job_min: int) -> None:
     """Whatever pods satisfy Volcano's own rule, there are as many GPU pods among them as the gang has."""
     listed = [task(f"t{n}", count, gpus, enough) for n, (count, gpus, enough) in enumerate(rows)]
     spec = {"tasks": listed} | ({"minAvailable": job_min} if job_min else {})
@@ -260,6 +260,6 @@ nested = st.recursive(
 
 
 @given(nested, st.sampled_from(["volcano_tasks", "replica_specs", "replicated_jobs", "spec.minAvailable"]))
-def test_a_specification_that_makes_no_sense_is_no_gang(spec: Any, shape: str) -> None:
+def test_invalid_specification_has_no_gang(spec: Any, shape: str) -> None:
     found = gang_pods(shape, spec, requests_gpus)
     assert found is None or found >= 1

@@ -60,25 +60,25 @@ PYTHON = Path(os.environ.get("PYROMETER_KUBEFLOW_PYTHON", OF_ITS_OWN))
         ("", StepTry("main", 1)),
     ],
 )
-def test_a_node_is_a_try_of_a_step(name: str, step: StepTry) -> None:
+def test_step_of_reads_step_and_attempt_from_a_node_name(name: str, step: StepTry) -> None:
     whole = f"{WORKFLOW}{name}" if name.startswith("[") else f"{WORKFLOW}.{name}" if name else WORKFLOW
     assert step_of(whole, WORKFLOW) == step
 
 
 @given(st.text(max_size=80))
-def test_every_node_has_a_step_and_a_try(name: str) -> None:
+def test_step_of_any_name_has_a_step_and_an_attempt(name: str) -> None:
     step = step_of(name, WORKFLOW)
     assert step.name
     assert step.attempt >= 1
 
 
-def test_the_tasks_of_a_compiled_pipeline_are_its_steps() -> None:
+def test_step_of_reads_the_tasks_of_a_compiled_pipeline() -> None:
     tasks = MADE["pipeline"]["tasks"]
     assert {"prepare", "train"} <= set(tasks)
     assert [step_of(f"{WORKFLOW}.root.{task}.executor", WORKFLOW).name for task in tasks] == tasks
 
 
-def test_a_run_is_written_down_with_all_its_steps_once_one_of_them_has_gpus() -> None:
+def test_run_is_recorded_with_all_steps_once_a_step_has_gpus() -> None:
     watched = WatchedPipelines()
     assert watched.changed(workflow()) == []  # none of its pods uses GPUs so far
     records = step_pod(watched, "retry-0", "root.train.executor(0)")
@@ -97,7 +97,7 @@ def test_a_run_is_written_down_with_all_its_steps_once_one_of_them_has_gpus() ->
     assert of_kind(records, Workload)[0].kind == "Workflow"
 
 
-def test_only_what_changed_is_written_again() -> None:
+def test_only_changed_steps_are_recorded_again() -> None:
     watched = WatchedPipelines()
     watched.changed(workflow())
     step_pod(watched, "retry-0", "root.train.executor(0)")
@@ -111,7 +111,7 @@ def test_only_what_changed_is_written_again() -> None:
     assert len(records) == 2
 
 
-def test_what_argo_packs_is_read_and_what_is_no_status_is_passed_over() -> None:
+def test_packed_status_is_read_and_invalid_status_is_ignored() -> None:
     watched = WatchedPipelines()
     packed = base64.b64encode(gzip.compress(json.dumps({one["id"]: one for one in NODES}).encode())).decode()
     watched.changed(workflow(nodes=[], compressedNodes=packed))
@@ -149,7 +149,7 @@ STEP_POD = {
     ],
     ids=["controller", "owner", "label", "own-label", "node-name", "pod"],
 )
-def test_a_job_that_a_step_makes_is_a_workload_of_its_own_and_part_of_the_run(
+def test_job_created_by_a_step_is_a_workload_and_part_of_the_run(
     job: dict[str, Any], above: list[dict[str, Any]], step: str
 ) -> None:
     watched = WatchedPipelines()
@@ -162,13 +162,13 @@ def test_a_job_that_a_step_makes_is_a_workload_of_its_own_and_part_of_the_run(
     assert of_kind(records, PipelineRun)[0].name == "nightly retrain"
 
 
-def test_a_job_whose_workflow_nobody_has_seen_is_still_part_of_its_run() -> None:
+def test_job_with_an_unknown_workflow_is_part_of_its_run() -> None:
     records = WatchedPipelines().see(pending_pod("worker-0"), pytorchjob(labels=RUN))
     (run,) = of_kind(records, PipelineRun)
     assert (run.run_id, run.name, run.state) == ("run-17", "run-17", "unknown")
 
 
-def test_a_workflow_of_nobody_s_pipeline_is_a_run_by_itself() -> None:
+def test_workflow_without_a_pipeline_is_its_own_run() -> None:
     watched = WatchedPipelines()
     plain = workflow([workflow_node("train"), workflow_node("[0].prepare")])
     plain["metadata"] |= {"labels": {}, "annotations": {}}
@@ -180,13 +180,13 @@ def test_a_workflow_of_nobody_s_pipeline_is_a_run_by_itself() -> None:
     assert of_kind(records, Pod)[0].pipeline_step == "train"
 
 
-def test_a_pod_that_is_of_no_pipeline_is_of_none() -> None:
+def test_pod_without_a_pipeline_has_no_run() -> None:
     records = WatchedPipelines().see(pending_pod("p0"), pytorchjob())
     assert of_kind(records, Pod)[0][-4:] == (None, None, None, None)
     assert not of_kind(records, PipelineRun)
 
 
-def test_every_step_that_trains_is_a_run_of_its_own() -> None:
+def test_each_training_step_is_a_separate_run() -> None:
     watched = WatchedPipelines()
     watched.changed(workflow())
     held = [of_kind(step_pod(watched, name, f"root.{name}.executor"), Pod)[0] for name in ("train", "distil")]
@@ -202,7 +202,7 @@ def test_every_step_that_trains_is_a_run_of_its_own() -> None:
     assert names == ["wf-1/train", "wf-1/distil", "pt-9"]
 
 
-def test_a_run_whose_pods_are_gone_is_followed_to_its_end_by_a_new_process() -> None:
+def test_run_without_pods_is_followed_to_its_end_after_a_restart() -> None:
     (held,) = of_kind(step_pod(WatchedPipelines(), "retry-0", "root.train.executor(0)"), Pod)
     watched = resumed(held._replace(ended_ms=T0 + 50_000, phase="Succeeded"))
     watched.cluster.tick(T0 + 200_000_000)
@@ -217,7 +217,7 @@ def test_a_run_whose_pods_are_gone_is_followed_to_its_end_by_a_new_process() -> 
 
 
 @pytest.mark.heavy
-def test_kubeflow_s_own_packages_still_make_such_objects() -> None:
+def test_fixtures_match_the_packages_of_kubeflow() -> None:
     if not PYTHON.exists():
         pytest.skip("needs Kubeflow's packages in an environment of their own: make peers")
     made = subprocess.run([PYTHON, "-W", "ignore", FOLDER / "make.py"], capture_output=True, text=True, check=True)

@@ -20,7 +20,7 @@ class TestEvents:
         }
         return msgspec.convert(thing, objects.EventObject)
 
-    def test_an_image_that_was_pulled(self) -> None:
+    def test_image_pull_has_its_duration(self) -> None:
         watched = WatchedCluster(node(), pod())
         text = 'Successfully pulled image "registry/train:1" in 1m3.25s (1m4s including waiting). Image size: 9 bytes.'
         (found,) = watched.see(self.event("Pulled", text))
@@ -31,20 +31,20 @@ class TestEvents:
             "n0-uid",
         )
 
-    def test_an_image_that_was_there_is_no_news(self) -> None:
+    def test_image_that_was_present_is_ignored(self) -> None:
         watched = WatchedCluster(node(), pod())
         assert watched.see(self.event("Pulled", 'Container image "x" already present on machine')) == []
 
-    def test_a_scheduler_that_says_the_same_again_is_no_news(self) -> None:
+    def test_repeated_scheduler_message_is_recorded_once(self) -> None:
         watched = WatchedCluster(node(), pod())
         assert len(watched.see(self.event("FailedScheduling", "0/40 nodes are available"))) == 1
         assert watched.see(self.event("FailedScheduling", "0/40 nodes are available")) == []
         assert len(watched.see(self.event("FailedScheduling", "0/41 nodes are available"))) == 1
 
-    def test_one_that_comes_before_its_pod(self) -> None:
+    def test_event_before_its_pod_waits_for_it(self) -> None:
         watched = WatchedCluster(node())
         assert watched.see(self.event("Preempted", "by another")) == []
         assert [r.kind for r in watched.see(pod()) if isinstance(r, Event)] == ["preempted"]
 
-    def test_others_are_none_of_ours(self) -> None:
+    def test_other_events_are_ignored(self) -> None:
         assert WatchedCluster(node(), pod()).see(self.event("Scheduled", "to n0")) == []

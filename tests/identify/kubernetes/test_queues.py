@@ -10,7 +10,7 @@ from tests.support.watched_cluster import T0, WatchedCluster, owner, queued_job
 class TestQueues:
     """Kueue: a job that waits has no pods yet."""
 
-    def test_its_demand_waits_until_it_is_admitted(self) -> None:
+    def test_queued_job_waits_until_its_admission(self) -> None:
         chain = (owner("Job", "j"),)
         watched = WatchedCluster()
         waiting = [r for r in watched.see(queued_job(), chain=chain) if isinstance(r, Pod)]
@@ -24,7 +24,7 @@ class TestQueues:
         assert {p.ended_ms for p in found if isinstance(p, Pod)} == {at_ms}
         assert watched.see(admitted, chain=chain) == []
 
-    def test_one_that_is_sent_back_waits_again(self) -> None:
+    def test_evicted_job_waits_again(self) -> None:
         chain = (owner("Job", "j"),)
         watched = WatchedCluster()
         watched.see(queued_job(), chain=chain)
@@ -34,7 +34,7 @@ class TestQueues:
         assert [(e.kind, e.reason) for e in found if isinstance(e, Event)] == [("evicted", "Evicted")]
         assert {(p.phase, p.created_ms, p.ended_ms) for p in watched.newest(Pod)} == {("Pending", T0 + 50_000, None)}
 
-    def test_its_workload_is_known_before_any_pod(self) -> None:
+    def test_queued_job_has_a_workload_before_any_pod(self) -> None:
         watched = WatchedCluster()
         watched.see(queued_job(), chain=(owner("Job", "j"),))
         (workload,) = watched.newest(Workload)

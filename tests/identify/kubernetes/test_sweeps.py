@@ -20,7 +20,7 @@ def trial(**status: Any) -> dict[str, Any]:
     return made | {"metadata": meta, "status": made["status"] | status}
 
 
-def test_a_trial_and_its_sweep_are_written_down_with_what_they_say() -> None:
+def test_trial_and_sweep_are_recorded_with_their_status() -> None:
     watched = WatchedPipelines()
     records = watched.see(pending_pod("worker-0"), pytorchjob(), trial(), MADE["experiment"])
     (sweep,), (one,), (held,) = of_kind(records, Sweep), of_kind(records, Trial), of_kind(records, Pod)
@@ -47,7 +47,7 @@ def test_a_trial_and_its_sweep_are_written_down_with_what_they_say() -> None:
     assert of_kind(watched.see(pending_pod("worker-1"), pytorchjob(), trial(), MADE["experiment"]), Trial) == []
 
 
-def test_other_trials_of_a_sweep_follow_and_changes_are_written() -> None:
+def test_other_trials_and_changes_of_a_sweep_are_recorded() -> None:
     watched = WatchedPipelines()
     assert watched.changed(trial()) == []
     watched.see(pending_pod("worker-0"), pytorchjob(), trial(), MADE["experiment"])
@@ -59,7 +59,7 @@ def test_other_trials_of_a_sweep_follow_and_changes_are_written() -> None:
 
 
 @pytest.mark.parametrize("first", ["experiment", "trial"])
-def test_a_sweep_whose_pods_are_gone_is_followed_to_its_end_by_a_new_process(first: str) -> None:
+def test_sweep_without_pods_is_followed_to_its_end_after_a_restart(first: str) -> None:
     (held,) = of_kind(WatchedPipelines().see(pending_pod("worker-0"), pytorchjob(), trial(), MADE["experiment"]), Pod)
     watched = resumed(held._replace(ended_ms=T0 + 50_000, phase="Succeeded"))
     assert {EXPERIMENT, TRIAL} <= set(watched.cluster.followed_kinds())
@@ -72,7 +72,7 @@ def test_a_sweep_whose_pods_are_gone_is_followed_to_its_end_by_a_new_process(fir
 
 
 @pytest.mark.parametrize("latest", ["unavailable", None, "nan", {"a": 1}])
-def test_a_metric_that_is_no_number_is_none(latest: Any) -> None:
+def test_nonfinite_metric_of_a_trial_is_none(latest: Any) -> None:
     unusual = trial(
         observation={"metrics": [{"name": "validation-loss", "latest": latest, "min": latest, "max": latest}]}
     )

@@ -6,7 +6,7 @@ from pyrometer.model.records import Metric
 from tests.support.watched_cluster import T0, WatchedCluster, iso, node, owner, pod
 
 
-def test_what_kubeflow_trainer_says_about_a_run() -> None:
+def test_progress_of_reads_the_trainer_status() -> None:
     status = {
         "progressPercentage": 42,
         "estimatedRemainingSeconds": 7200,

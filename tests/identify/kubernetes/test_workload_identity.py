@@ -82,12 +82,12 @@ def identified(case: dict[str, Any], settings: Settings | None = None) -> dict[s
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_every_kind_is_known(path: Path) -> None:
+def test_identify_reads_every_golden_manifest(path: Path) -> None:
     case = yaml.safe_load(path.read_text())
     assert identified(case) == case["expect"]
 
 
-def test_owners_are_written_down_with_the_chain_between_them() -> None:
+def test_owners_are_recorded_with_their_chain() -> None:
     case = yaml.safe_load((Path(__file__).parents[1] / "golden" / "trainjob.yaml").read_text())
     cluster, seen = seen_of(case, Settings())
     owners = [record for record in cluster.take(seen) if isinstance(record, Owner)]
@@ -112,7 +112,7 @@ def test_owners_are_written_down_with_the_chain_between_them() -> None:
         ("12345678", "12345678"),
     ],
 )
-def test_generated_suffixes_are_no_part_of_an_experiment(name: str, shorter: str) -> None:
+def test_ungenerated_removes_generated_suffixes(name: str, shorter: str) -> None:
     assert ungenerated(name) == shorter
 
 
@@ -121,7 +121,7 @@ class TestRulesOfOnesOwn:
         (folder / "rules.yaml").write_text(text)
         return Settings(workload_rules=str(folder / "rules.yaml"))
 
-    def test_a_kind_of_one_s_own(self, tmp_path: Path) -> None:
+    def test_custom_kind_is_identified(self, tmp_path: Path) -> None:
         settings = self.rules(
             tmp_path,
             "- {kind: Sweep, group: example.com, serves: true, rank: label:index, attempt: label:try, gang: spec.size}",
@@ -140,17 +140,17 @@ class TestRulesOfOnesOwn:
         }
         assert identified(case, settings) == case["expect"]
 
-    def test_one_s_own_rule_comes_before_the_bundled_one(self, tmp_path: Path) -> None:
+    def test_custom_rule_replaces_the_bundled_one(self, tmp_path: Path) -> None:
         settings = self.rules(tmp_path, "- {kind: Deployment, group: apps, serves: false}")
         case = yaml.safe_load((Path(__file__).parents[1] / "golden" / "deployment.yaml").read_text())
         assert identified({**case, "expect": {"serves": False}}, settings) == {"serves": False}
 
-    def test_a_kind_can_end_the_chain(self, tmp_path: Path) -> None:
+    def test_custom_kind_can_end_the_chain(self, tmp_path: Path) -> None:
         settings = self.rules(tmp_path, "- {kind: Trial, group: kubeflow.org, ends: true}")
         case = yaml.safe_load((Path(__file__).parents[1] / "golden" / "katib.yaml").read_text())
         assert identified({**case, "expect": {"uid": "trial-1"}}, settings) == {"uid": "trial-1"}
 
-    def test_a_label_as_the_key(self, tmp_path: Path) -> None:
+    def test_custom_kind_can_have_a_label_as_key(self, tmp_path: Path) -> None:
         settings = self.rules(tmp_path, "- {kind: Slot, key: [annotation:lease, label:lease]}")
         case = {
             "owners": [],
@@ -160,12 +160,12 @@ class TestRulesOfOnesOwn:
         assert identified(case, settings) == case["expect"]
 
 
-def test_team_rules_are_asked_in_their_order() -> None:
+def test_team_rules_apply_in_order() -> None:
     case = yaml.safe_load((Path(__file__).parents[1] / "golden" / "volcano_job.yaml").read_text())
     settings = Settings(team_rules=("annotation:nothing", "namespace", "queue"))
     assert identified({**case, "expect": {"team": None}}, settings) == {"team": ["ns", "namespace"]}
 
 
-def test_a_rule_that_means_nothing_is_refused() -> None:
+def test_invalid_team_rule_is_rejected() -> None:
     with pytest.raises(RuleError, match="Setting 'team_rules' has the rule 'lable:team'"):
         Cluster("test", Settings(team_rules=("lable:team",)))

@@ -57,12 +57,12 @@ HOLDS = [
         (rank(number=3, gpu_uuid="GPU-new"), ("host/h", 3, "run:l1:3", "l1")),
     ],
 )
-def test_where_a_rank_is(who: RankIdentity, place: tuple[Any, ...]) -> None:
+def test_rank_location_by_device_pod_or_host(who: RankIdentity, place: tuple[Any, ...]) -> None:
     slots = [Slot(T0, "n9", 7, "GPU-x"), Slot(T0, "n2", 0, "GPU-2")]
     assert where(who, RunContext(pods=[pod(), pod("p2", "w2")], slots=slots, holds=HOLDS)) == place
 
 
-def test_a_rank_without_a_gpu_has_a_device_in_a_local_folder_only() -> None:
+def test_rank_without_a_gpu_has_a_device_in_a_local_folder_only() -> None:
     who = rank(device="cpu", gpu_uuid=None, gpu_index=None)
     assert where(who, RunContext(), local=True) == ("cpu:h:l1:0", 0, "run:l1:0", "l1")
     assert where(who, RunContext()) == ("cpu:h:l1:0", None, None, None)
@@ -70,7 +70,7 @@ def test_a_rank_without_a_gpu_has_a_device_in_a_local_folder_only() -> None:
     assert [type(record) for record in RunRegistry().take([(who, [STEP])], RunContext()).records] == [StepWindow, Run]
 
 
-def test_a_rank_may_say_later_what_it_runs_on() -> None:
+def test_rank_may_report_its_device_later() -> None:
     runs = RunRegistry()
     early = rank(device=None, gpu_uuid=None, gpu_index=None)
     first = runs.take([(early, [RankStatus(T0 + 10)])], RunContext()).records
@@ -81,7 +81,7 @@ def test_a_rank_may_say_later_what_it_runs_on() -> None:
     assert [(w.node_uid, w.slot_index) for w in the(StepWindow, records)] == [("host/h", 0)]
 
 
-def test_what_is_said_from_a_pod_that_nobody_knows_waits() -> None:
+def test_messages_of_an_unknown_pod_wait() -> None:
     runs, who = RunRegistry(), rank(pod_uid="p1", local_rank=1, gpu_uuid="GPU-y")
     taken = runs.take([(who, [STEP]), (rank("other", gpu_uuid="GPU-z"), [STEP])], RunContext(), patient=True)
     assert taken.waiting == [(who, [STEP])]

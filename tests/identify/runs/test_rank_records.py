@@ -25,7 +25,7 @@ def the(kind: type, records: Iterable[Any]) -> list[Any]:
     return [record for record in records if type(record) is kind]
 
 
-def test_a_holder_is_there_until_its_run_ends() -> None:
+def test_holder_exists_until_its_run_ends() -> None:
     runs, who = RunRegistry(), rank(experiment="e")
     begun = runs.take([(who, [STEP])], RunContext()).records
     assert [(a.from_ms, a.to_ms, a.source) for a in the(Allocation, begun)] == [(T0, None, "sdk")]
@@ -38,7 +38,7 @@ def test_a_holder_is_there_until_its_run_ends() -> None:
     assert [(p.phase, p.ended_ms) for p in the(Pod, ended)] == [("Succeeded", T0 + 60_000)]
 
 
-def test_values_keep_their_rank() -> None:
+def test_metrics_keep_their_rank() -> None:
     metrics = [
         MetricMessage(T0, "loss", 0.5, 7, "min"),
         MetricMessage(T0, "f1", 0.5, 40, "max", "transformers", 30, 39),
@@ -49,7 +49,7 @@ def test_values_keep_their_rank() -> None:
     ]
 
 
-def test_messages_have_the_fields_of_their_records_in_the_same_order():
+def test_messages_have_the_fields_of_their_records_in_order():
     """Records are made of messages by position where that is faster."""
     identity = {"run", "attempt", "rank", "node_uid", "slot_index", "pod_uid"}
     for message, kind in ((WindowMessage, StepWindow), (BatchMessage, Batch), (MetricMessage, Metric)):

@@ -91,7 +91,7 @@ def shuffled(seed: int, *, ended: bool, t0: int = T0) -> list[list[tuple[dict[st
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), ended=st.booleans())
-def test_order_pieces_and_repetition_change_nothing(seed: int, ended: bool) -> None:
+def test_records_do_not_depend_on_order_batches_or_repetition(seed: int, ended: bool) -> None:
     runs = RunRegistry()
     records: list[tuple[Any, ...]] = []
     for batch in shuffled(seed, ended=ended):
@@ -124,7 +124,7 @@ NOW = time.time_ns() // 1_000_000 - 7_200_000
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.heavy
-def test_nor_does_a_new_process_for_every_batch(seed: int) -> None:
+def test_records_do_not_depend_on_restarts(seed: int) -> None:
     """Read back from the store: attempts, places, what was known of each rank."""
     contents = []
     for bodies in (shuffled(seed, ended=True, t0=NOW), [shortened(NOW, ended=True)]):
@@ -158,7 +158,7 @@ def pod(uid: str = "p1", workload: str | None = "w1", **more: Any) -> Pod:
     return Pod(T0, "prod", uid, "ml", f"name-{uid}", "Running", workload, node_uid="n1", **more)
 
 
-def test_a_run_is_what_it_is_called_else_its_workload_else_its_launch() -> None:
+def test_run_is_named_by_program_then_workload_then_launch() -> None:
     known = RunContext(pods=[pod()])
     for who, name in (
         (rank(run="mine", pod_uid="p1"), "mine"),
@@ -171,7 +171,7 @@ def test_a_run_is_what_it_is_called_else_its_workload_else_its_launch() -> None:
         assert {record.run for record in (*the(Run, records), *the(StepWindow, records))} == {name}
 
 
-def test_a_launch_that_is_a_restart_is_an_attempt_of_the_first() -> None:
+def test_restarted_launch_is_an_attempt_of_the_first() -> None:
     runs = RunRegistry()
     for number, (launch, first) in enumerate((("l1", None), ("l2", "l1"), ("l3", "l1"))):
         who = rank(launch, restart_of=first, started_ms=T0 + 1_000 * number)
@@ -185,7 +185,7 @@ def test_a_launch_that_is_a_restart_is_an_attempt_of_the_first() -> None:
     assert (run.run, run.attempt) == ("l1", 3)
 
 
-def test_launches_of_a_run_are_numbered_as_they_are_seen_also_by_the_next_process() -> None:
+def test_launches_are_numbered_in_order_across_restarts() -> None:
     runs = RunRegistry()
     later = STEP._replace(time_ms=T0 + 900_000, to_ms=T0 + 910_000)
     together = [(rank("b", run="r", started_ms=T0 + 800_000), [later]), (rank("a", run="r"), [STEP])]
@@ -196,7 +196,7 @@ def test_launches_of_a_run_are_numbered_as_they_are_seen_also_by_the_next_proces
     assert [(run.launch, run.attempt) for run in again] == [("c", 3)]
 
 
-def test_of_a_launch_that_speaks_all_ranks_are_wanted_even_if_some_are_known() -> None:
+def test_missing_context_has_the_launch_until_all_ranks_are_known() -> None:
     """A later attempt restored its ranks that had not ended; the rest is in the store."""
     before = Run(T0, "r", 1, 1, T0, launch="a", pod_uid="run:a:1", node_uid="host/h", slot_index=1)
     runs = RunRegistry()
@@ -208,7 +208,7 @@ def test_of_a_launch_that_speaks_all_ranks_are_wanted_even_if_some_are_known() -
     assert runs.missing_context([(later, status)]).launches == set()
 
 
-def test_more_attempts_than_can_be_numbered_are_left_out() -> None:
+def test_attempts_beyond_the_limit_are_counted_and_dropped() -> None:
     taken = RunRegistry().take([(rank("c", run="r"), [STEP])], RunContext(attempts=[("r", 2**15 - 1, "a")]))
     assert (taken.records, taken.unnumbered) == ([], 1)
 
@@ -219,7 +219,7 @@ def test_more_attempts_than_can_be_numbered_are_left_out() -> None:
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_record_of_a_rank_has_all_that_is_known() -> None:
+def test_rank_records_accumulate_reported_fields() -> None:
     runs, who = RunRegistry(), rank(ranks=4)
     statuses = [
         RankStatus(T0 + 1_000),

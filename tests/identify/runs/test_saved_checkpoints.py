@@ -25,7 +25,7 @@ def the(kind: type, records: Iterable[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
-def test_a_checkpoint_says_from_which_step_its_attempt_resumed(order: tuple[int, ...]) -> None:
+def test_resumed_step_is_that_of_the_loaded_checkpoint(order: tuple[int, ...]) -> None:
     """The last that an earlier attempt saved there, whichever rank reports first."""
     first, second = rank("a", run="r"), rank("b", run="r", started_ms=T0 + 500_000)
     reports = [
@@ -46,7 +46,7 @@ def test_a_checkpoint_says_from_which_step_its_attempt_resumed(order: tuple[int,
     assert max(run for run in records if run.attempt == 2).resumed_step == 20
 
 
-def test_a_restart_knows_the_checkpoints_of_before() -> None:
+def test_checkpoints_are_known_after_a_restart() -> None:
     known = RunContext(attempts=[("r", 1, "a")], checkpoints=[("r", 1, "/last.pt", T0, 20)])
     who = rank("b", run="r")
     (run,) = the(

@@ -47,7 +47,7 @@ GANG = [*pod("llama-0", "llama", "n0"), *pod("llama-1", "llama", "n1")]
         ({"host": "node-0"}, "host"),
     ],
 )
-def test_a_run_has_all_the_gpus_of_the_workload_it_is_joined_to(where, how):
+def test_tracked_run_has_all_gpus_of_its_workload(where, how):
     joiner = Joiner(known(*GANG, nodes={"n0": "node-0", "n1": "node-1"}))
     one = tracked(**where)
     join = joiner.join(one)
@@ -65,7 +65,7 @@ def test_a_run_has_all_the_gpus_of_the_workload_it_is_joined_to(where, how):
     ]
 
 
-def test_its_own_processes_have_the_first_word_and_nothing_is_written_twice():
+def test_join_by_process_comes_first_and_records_nothing_twice():
     joiner = Joiner(known(*GANG, *run(launch="1a2b"), reported={("mlflow_run", "abc"): "run"}))
     points = [TrackedPoint(at(2), "loss", 0.5, 7), TrackedPoint(at(40), "f1", 0.9, 7)]
     one = tracked(pod_uid="elsewhere")
@@ -79,7 +79,7 @@ def test_its_own_processes_have_the_first_word_and_nothing_is_written_twice():
 
 
 @pytest.mark.parametrize("where", [{"launch": "1a2b"}, {"run": "run"}, {"host": "llama-0"}, {"workload": "llama"}])
-def test_a_run_of_the_sdk_is_that_run(where):
+def test_join_by_launch_is_the_run_of_the_sdk(where):
     joiner = Joiner(known(*GANG, *run(launch="1a2b")))
     one = tracked(**where)
     join = joiner.join(one)
@@ -88,7 +88,7 @@ def test_a_run_of_the_sdk_is_that_run(where):
     assert [(event.kind, event.run, event.reason) for event in found_events] in ([], [("mlflow_run", "run", "abc")])
 
 
-def test_what_may_be_two_things_is_neither_and_both_are_said():
+def test_ambiguous_join_names_all_candidates():
     both = [*pod("llama-0", "llama", "n0", gpus=1), *pod("bert-0", "bert", "n0", gpus=1)]
     joiner = Joiner(known(*both, nodes={"n0": "node-0"}))
     one = tracked(host="node-0")
@@ -101,12 +101,12 @@ def test_what_may_be_two_things_is_neither_and_both_are_said():
 @pytest.mark.parametrize(
     ("from_min", "joined"), [(1, True), (-4, True), (-30, False), (59, True), (61, False)]
 )  # clocks differ by minutes, not by hours
-def test_a_host_is_a_pod_only_while_that_lives(from_min, joined):
+def test_join_by_host_needs_a_live_pod(from_min, joined):
     joiner = Joiner(known(*pod("llama-0", "llama", "n0", to_min=60)))
     assert bool(joiner.join(tracked(from_min, from_min + 0.5, host="llama-0")).pods) is joined
 
 
-def test_a_name_that_is_used_again_is_the_workload_that_was_there_then():
+def test_join_by_reused_name_is_the_workload_at_that_time():
     again = Workload(at(0), "test", "uid-2", "PyTorchJob", "ml", "llama")
     elsewhere = Workload(at(0), "test", "uid-3", "PyTorchJob", "other", "llama")
     pods = [*pod("llama-0", "llama", "n0", to_min=60), *pod("b-0", "uid-2", "n0", from_min=100)]
@@ -120,7 +120,7 @@ def test_a_name_that_is_used_again_is_the_workload_that_was_there_then():
     assert [one.pod_uid for one in joiner.join(tracked(workload="llama", namespace="other")).pods] == ["c-0"]
 
 
-def test_two_pods_that_a_host_s_name_is_too_short_for():
+def test_join_by_truncated_host_name_is_ambiguous():
     long = "a" * 63
     pods = [*pod(f"{long}-0", "llama", "n0"), *pod(f"{long}-1", "bert", "n1")]
     joiner = Joiner(known(*pods))
@@ -128,12 +128,12 @@ def test_two_pods_that_a_host_s_name_is_too_short_for():
     assert [one.workload_uid for one in joiner.join(tracked(pod_name=f"{long}-1")).pods] == ["bert"]
 
 
-def test_nothing_is_known_of_where_it_was():
+def test_run_without_a_place_is_not_joined():
     joiner = Joiner(known(*GANG))
     assert joiner.join(tracked()) == joiner.join(tracked(host="a-laptop")) == Join()
 
 
-def test_reading_it_again_says_nothing_new_and_an_end_is_new():
+def test_rereading_records_only_the_end():
     joiner = Joiner(known(*GANG))
     going_on, over = tracked(to_min=None, host="llama-0"), tracked(host="llama-0")
     join = joiner.join(going_on)
@@ -144,7 +144,7 @@ def test_reading_it_again_says_nothing_new_and_an_end_is_new():
     assert {(r.ended_ms, r.outcome) for r in second} == {(at(30), "succeeded")}
 
 
-def test_a_second_attempt_of_the_workload_is_one_of_the_run():
+def test_second_attempt_of_a_workload_is_one_of_the_run():
     attempts = [
         *pod("llama-0", "llama", "n0", gpus=1, to_min=10),
         *pod("llama-1", "llama", "n1", gpus=1, from_min=12, attempt=2),
@@ -158,7 +158,7 @@ def test_a_second_attempt_of_the_workload_is_one_of_the_run():
     assert [(m.attempt, m.step) for m in records if isinstance(m, Metric)] == [(1, 5), (2, 20)]
 
 
-def test_a_folder_that_knows_nothing_else_gets_the_gpus_that_its_machine_has():
+def test_run_in_an_empty_folder_gets_the_gpus_of_its_machine():
     joiner = Joiner(known(newest_ms=None))
     one = tracked(host="box", gpus=2, gpu_model="NVIDIA H100 80GB HBM3")
     records = joiner.records(one, joiner.join(one), [], ())
@@ -171,20 +171,20 @@ def test_a_folder_that_knows_nothing_else_gets_the_gpus_that_its_machine_has():
     assert hold.node_uid == "cpu:box:abc:0"
 
 
-def test_tags_have_many_names_for_a_place():
+def test_join_reads_all_tags_of_a_place():
     where = location_of({"POD_NAME": "a", "k8s.pod.name": "b", "pyrometer.launch": "c", "host": ""}, host="d")
     assert (where.pod_name, where.launch, where.host) == ("b", "c", "d")
     assert str(where) == "launch c, pod_name b, host d"
     assert str(RunLocation()) == "no location"
 
 
-def test_what_we_wrote_ourselves_and_what_machines_say_are_no_curves():
+def test_own_and_system_metrics_are_not_curves():
     names = ("loss", "pyrometer/usd", "system/gpu_0_power", "system.cpu", "_step", "x" * 201, "")
     assert [name for name in names if is_curve(name)] == ["loss"]
 
 
 @given(st.data())
-def test_no_gpu_is_given_to_a_run_that_its_workload_did_not_hold_then(data):
+def test_tracked_run_gets_only_gpus_its_workload_held(data):
     spans = data.draw(
         st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50), st.sampled_from(["llama", "bert"])), max_size=6)
     )

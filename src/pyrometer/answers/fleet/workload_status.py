@@ -98,7 +98,7 @@ class WorkloadStatus:
     created_ms: int
     attempt: int
     pods: int
-    share: float  # of GPUs that its pods request
+    share: float  # of GPUs that its pods request, in parts (SHARE_WHOLE is one GPU)
     ended_ms: int | None
     queued_ms: int | None  # from its creation, or being sent back, until it was admitted; total
     scheduled_ms: int | None  # when the last pod of its first attempt had a node
