@@ -1,1 +1,1 @@
-"""Who and what: pods → workload → experiment → team, devices → slots, GPU models → power and price."""
+"""Identity of pods and devices: pods → workload → experiment → team, devices → slots, GPU models → power and price."""

@@ -32,7 +32,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def parsed(text: str) -> Any:
-    """What a text says."""
+    """Parses a text."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
     except RecursionError:

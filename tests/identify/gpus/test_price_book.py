@@ -8,7 +8,7 @@ import pytest
 
 from pyrometer.account.build.ledger import build
 from pyrometer.identify.gpus.price_book import PriceError, read_entries, read_price_book
-from pyrometer.identify.gpus.prices import applying_prices
+from pyrometer.identify.gpus.prices import applicable_prices
 from pyrometer.model.records import Node, Price
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -20,7 +20,7 @@ LIST_H100 = 6_880_000
 
 def prices_for(models, written):
     """The prices that apply to these models."""
-    return [applying.price for applying in applying_prices(models, written)]
+    return [applying.price for applying in applicable_prices(models, written)]
 
 
 def ms(*moment):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyrometer.identify.gpus.prices import applying_prices
+from pyrometer.identify.gpus.prices import applicable_prices
 from pyrometer.model.records import Price
 
 H100 = "NVIDIA-H100-80GB-HBM3"
@@ -12,7 +12,7 @@ LIST_H100 = 6_880_000
 
 def prices_for(models, written):
     """The prices that apply to these models."""
-    return [applying.price for applying in applying_prices(models, written)]
+    return [applying.price for applying in applicable_prices(models, written)]
 
 
 def test_price_for_the_short_name_applies_to_the_product_name():

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.collect.otlp.messages import RankIdentity, WindowMessage
-from pyrometer.identify.kubernetes.pipelines import StepTry, step_of
+from pyrometer.identify.kubernetes.pipelines import StepAttempt, step_of
 from pyrometer.identify.runs.rank_locations import RunContext
 from pyrometer.identify.runs.run_registry import RunRegistry
 from pyrometer.model.records import PipelineRun, PipelineStep, Pod, Run, Workload
@@ -48,19 +48,22 @@ PYTHON = Path(os.environ.get("PYROMETER_KUBEFLOW_PYTHON", OF_ITS_OWN))
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        ("root.train.executor", StepTry("train", 1)),
-        ("root.train.executor(2)", StepTry("train", 3)),
-        ("root.condition-1.evaluate.executor", StepTry("condition-1.evaluate", 1)),
-        ("root.loop-3.iteration-iterations(1:1).iteration-item.train-2.executor(0)", StepTry("loop-3(1).train-2", 1)),
-        ("train", StepTry("train", 1)),
-        ("train(1)", StepTry("train", 2)),
-        ("train(0:lr:0.1)", StepTry("train(0:lr:0.1)", 1)),
-        ("[0].prepare", StepTry("prepare", 1)),
-        ("[1].train(0)", StepTry("train", 1)),
-        ("", StepTry("main", 1)),
+        ("root.train.executor", StepAttempt("train", 1)),
+        ("root.train.executor(2)", StepAttempt("train", 3)),
+        ("root.condition-1.evaluate.executor", StepAttempt("condition-1.evaluate", 1)),
+        (
+            "root.loop-3.iteration-iterations(1:1).iteration-item.train-2.executor(0)",
+            StepAttempt("loop-3(1).train-2", 1),
+        ),
+        ("train", StepAttempt("train", 1)),
+        ("train(1)", StepAttempt("train", 2)),
+        ("train(0:lr:0.1)", StepAttempt("train(0:lr:0.1)", 1)),
+        ("[0].prepare", StepAttempt("prepare", 1)),
+        ("[1].train(0)", StepAttempt("train", 1)),
+        ("", StepAttempt("main", 1)),
     ],
 )
-def test_step_of_reads_step_and_attempt_from_a_node_name(name: str, step: StepTry) -> None:
+def test_step_of_reads_step_and_attempt_from_a_node_name(name: str, step: StepAttempt) -> None:
     whole = f"{WORKFLOW}{name}" if name.startswith("[") else f"{WORKFLOW}.{name}" if name else WORKFLOW
     assert step_of(whole, WORKFLOW) == step
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pyrometer.account.build import sql
-from pyrometer.identify.gpus.prices import applying_prices
+from pyrometer.identify.gpus.prices import applicable_prices
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Price
 from pyrometer.model.units import MS_PER_MINUTE
@@ -41,7 +41,7 @@ def put_prices(store: StoreReader, book: Iterable[Price]) -> list[Price]:
     stored = sorted((Price(*row) for row in rows), key=lambda price: tuple((v is not None, v) for v in price))
     written = [*stored, *book]
     models = store.connection.execute("SELECT DISTINCT gpu_model FROM every_slot_span").fetchall()
-    applying = list(applying_prices((name for (name,) in models), written))
+    applying = list(applicable_prices((name for (name,) in models), written))
     table = SCHEMAS["price"].table([one.price for one in applying])
     table = table.append_column("place", pa.array([one.place for one in applying], pa.int32()))
     store.connection.register("price_rows", table)

@@ -1,4 +1,4 @@
-"""Pods → slots: which devices of a node each pod holds, from whatever says so, and no device twice."""
+"""Pods → slots: the devices of a node that each pod holds, from all evidence, and no device twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SlotDevice(NamedTuple):
 
 
 class PodClaim(NamedTuple):
-    """What a pod has on its node. `known` are its devices, where anything says so; else only how many is known."""
+    """The devices of a pod on its node. `known`: its devices if there is evidence; else only their number is known."""
 
     pod_uid: str
     from_ms: int
@@ -123,7 +123,7 @@ def _end(to_ms: int | None) -> int:
 
 
 class NodeHolds:
-    """The holds on one node as they were last written down; says what to write when more is known."""
+    """The holds on one node with their last records, and the changes to record when more is known."""
 
     def __init__(self, node_uid: str, slots: int) -> None:
         self.node_uid = node_uid
@@ -139,7 +139,7 @@ class NodeHolds:
         self._changed.add(claim.pod_uid)
 
     def resume(self, hold: Hold) -> None:
-        """A hold that was written down before this process began; the holds of a pod are its claim."""
+        """A hold that was recorded before this process began; the holds of a pod are its claim."""
         mine = self._written.setdefault(hold.pod_uid, {})
         mine[hold.device, hold.from_ms] = hold
         to_ms = max((one.to_ms for one in mine.values()), key=_end)
@@ -149,7 +149,7 @@ class NodeHolds:
         self._claims[hold.pod_uid] = PodClaim(hold.pod_uid, from_ms, to_ms, len(now), hold.share, known, hold.source)
 
     def changes(self, now_ms: int) -> list[Allocation]:
-        """What has to be written down; holds that turn out to be wrong end where they began."""
+        """The changes to record. Wrong holds end when they began."""
         guessing = all(claim.known is None for claim in self._claims.values())
         placed = self._placed_alone() if guessing else self._placed_anew()
         self._changed.clear()
@@ -164,7 +164,7 @@ class NodeHolds:
         return [self._allocation(hold, self._newest_ms) for hold in changed]
 
     def _placed_alone(self) -> dict[str, list[Hold]]:
-        """Where nothing is known, what was given stays where it is: only what has changed is looked at."""
+        """Without known devices, assigned slots stay: only changed claims are placed."""
         placed: dict[str, list[Hold]] = {}
         for pod_uid in sorted(self._changed, key=lambda uid: (self._claims[uid].from_ms, uid)):
             claim, mine = self._claims[pod_uid], list(self._written.get(pod_uid, {}).values())

@@ -1,4 +1,4 @@
-"""What is publicly known of a GPU by its name: the bundled table, dated, and marked as assumed wherever it is used."""
+"""Public data of GPU models by name: the bundled table, dated, and marked as assumed wherever it is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GpuModel(NamedTuple):
     pattern: re.Pattern[str]
     board_power_w: int
     held_idle_power_w: int
-    peak_tflops_bf16: float | None  # dense, as its maker's data sheet says; None where it says nothing
+    peak_tflops_bf16: float | None  # dense, from the maker's data sheet; None if it has no value
     list_usd_micro_per_hour: int | None
     as_of: str
     source: str
@@ -54,7 +54,7 @@ def gpu_model(name: str | None) -> GpuModel | None:
 
 
 def near_idle_power_w(name: str | None) -> int:
-    """Below this a board of that name does no work to speak of, whatever its utilization says."""
+    """Below this power a board of that model does no significant work, at any reported utilization."""
     known = gpu_model(name)
     return round(known.held_idle_power_w * NEAR_IDLE_FACTOR) if known else NEAR_IDLE_UNKNOWN_W
 

@@ -1,4 +1,4 @@
-"""How many GPUs a pod asks for and a node has: whole ones, slices of MIG, shares, as device plugins name them."""
+"""The GPUs that a pod requests and a node has: whole ones, MIG slices and shares, as device plugins name them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class GpuRequest(NamedTuple):
 
 
 class GpuNode(NamedTuple):
-    """What a node has."""
+    """The GPUs of a node."""
 
     gpus: int  # physical ones
     model: str | None
@@ -145,7 +145,7 @@ def may_request_gpus(pod: objects.PodObject) -> bool:
 
 
 def node_gpus(node: objects.NodeObject) -> GpuNode:
-    """What a node has, by its labels and capacity."""
+    """The GPUs of a node, from its labels and capacity."""
     labels = node.metadata.labels or {}
     capacity = node.status.allocatable or node.status.capacity or {}
     model = first_label(labels, MODEL_LABELS)
@@ -172,7 +172,7 @@ def first_label(labels: Mapping[str, str], names: tuple[str, ...]) -> str | None
 
 
 def purchase_of(labels: Mapping[str, str]) -> str | None:
-    """How a node was bought, in our words."""
+    """The purchase option of a node."""
     return next((words[labels[name]] for name, words in PURCHASE_LABELS.items() if labels.get(name) in words), None)
 
 

@@ -1,4 +1,4 @@
-"""Reads a price book: YAML, one entry a price.
+"""Reads a price book: YAML, one entry per price.
 
     prices:
       - usd_per_gpu_hour: 2.10      # or usd_per_node_hour, or owned
@@ -6,7 +6,7 @@
         pool: reserved-a
         from: 2026-01-01            # optional, inclusive, UTC; as is `until`, exclusive
 
-What a mistake in it costs is a wrong bill, so nothing is guessed: an entry that is not understood is an error.
+A mistake in it would be a wrong bill, so nothing is guessed: an entry that is not understood is an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PRICED_BY = ("usd_per_gpu_hour", "usd_per_node_hour", "owned")
 _FIELDS = (*_PRICED_BY, *SELECTORS, "from", "until")
 _CAPITAL = ("capital_usd_per_gpu", "capital_usd_per_node")
 _OWNED = (*_CAPITAL, "lifetime_years", "power_w", "pue", "usd_per_kwh", "fixed_usd_per_hour")
-_MAX_AMOUNTS = {  # beyond these it is a slip of the pen
+_MAX_AMOUNTS = {  # larger amounts are mistakes
     "usd_per_gpu_hour": 10**6,
     "usd_per_node_hour": 10**6,
     "capital_usd_per_gpu": 10**9,
@@ -57,7 +57,7 @@ class PriceError(ValueError):
 
 
 class Entry(NamedTuple):
-    """One entry of a book: the price it says, and how that comes about where it is not written there."""
+    """One entry of a book: its price, and the arithmetic if the price is computed."""
 
     number: int
     price: Price
@@ -83,17 +83,17 @@ def read_entries(path: Path) -> list[Entry]:
     if not isinstance(listed, list):
         raise PriceError(f"Price book {path} has no list `prices`.")
     entries = [_entry(entry, number, f"Price book {path}, entry {number}") for number, entry in enumerate(listed, 1)]
-    _refuse_twins(entries, path)
+    _reject_duplicates(entries, path)
     return entries
 
 
 def selectors_of(price: Price) -> dict[str, str]:
-    """What a price is for, in the words of a book."""
+    """The selectors of a price, as a book names them."""
     chosen = {name: getattr(price, column) for name, column in SELECTORS.items()}
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _refuse_twins(entries: list[Entry], path: Path) -> None:
+def _reject_duplicates(entries: list[Entry], path: Path) -> None:
     """Two entries for the same GPUs from the same time on: it is unclear which was meant."""
     first: dict[Any, Entry] = {}
     for entry in entries:
@@ -115,7 +115,7 @@ def _entry(entry: Any, number: int, where: str) -> Entry:
         raise PriceError(f"{where} has no `usd_per_gpu_hour`, `usd_per_node_hour` or `owned`.")
     if len(pricing) > 1:
         raise PriceError(f"{where} has both `{pricing[0]}` and `{pricing[1]}`: leave one out.")
-    _refuse_unknown(entry, _FIELDS, where)
+    _reject_unknown(entry, _FIELDS, where)
     from_ms, until_ms = _day_ms(entry, "from", where) or 0, _day_ms(entry, "until", where)
     if until_ms is not None and until_ms <= from_ms:
         raise PriceError(f"{where}: until {entry['until']} is not after from {entry.get('from', '1970-01-01')}.")
@@ -136,10 +136,10 @@ def _entry(entry: Any, number: int, where: str) -> Entry:
 
 
 def _owned(owned: Any, where: str) -> tuple[int, str | None, str]:
-    """What an hour of a machine of one's own costs, used or not: its parts are rounded to micro-dollars, then added."""
+    """The cost per hour of an owned machine, used or not: its parts are rounded to micro-dollars, then added."""
     if not isinstance(owned, dict):
         raise PriceError(f"{where}: owned {reprlib.repr(owned)} is not a list of `name: value`.")
-    _refuse_unknown(owned, _OWNED, f"{where}, owned,")
+    _reject_unknown(owned, _OWNED, f"{where}, owned,")
     capital = [name for name in _CAPITAL if name in owned]
     if len(capital) != 1 or "lifetime_years" not in owned:
         raise PriceError(f"{where}: owned needs `lifetime_years` and one of `{_CAPITAL[0]}` and `{_CAPITAL[1]}`.")
@@ -170,7 +170,7 @@ def _per(name: str) -> str | None:
     return "node" if "_per_node" in name else None
 
 
-def _refuse_unknown(entry: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
+def _reject_unknown(entry: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
     unknown = [name for name in entry if name not in known]
     if unknown:
         raise PriceError(f"{where} has {reprlib.repr(unknown[0])}. Known: {', '.join(known)}.")

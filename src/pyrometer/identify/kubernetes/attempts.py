@@ -13,7 +13,7 @@ MS_PER_SECOND = 1_000  # the API's creation times are whole seconds: ends are co
 
 
 class _Life:
-    """From when to when a pod existed, in seconds."""
+    """The start and the end of a pod, in seconds."""
 
     def __init__(self, from_ms: int, to_ms: int | None, *, fixed: bool) -> None:
         self.from_s = from_ms // MS_PER_SECOND
@@ -42,7 +42,7 @@ class _Attempt:
 
     @property
     def to_s(self) -> float:
-        """When its last pod ended."""
+        """The time when its last pod ended."""
         return math.inf if self.open else self.over_s
 
     def take(self, uid: str, life: _Life) -> None:
@@ -104,7 +104,7 @@ class Attempts:
 
     @property
     def over_ms(self) -> int:
-        """When the last of the pods that ended did."""
+        """The time when the last of the ended pods ended."""
         over_s = max((each.over_s for each in self._attempts), default=0)
         return max(int(over_s), 0) * MS_PER_SECOND
 

@@ -1,4 +1,4 @@
-"""Objects that are written down whenever they change: with the time of Kubernetes' own clock, and never twice."""
+"""Objects that are recorded when they change: with the time of Kubernetes' own clock, and never twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def finite(value: Any) -> float | None:
 
 
 def iso_ms(text: Any) -> int | None:
-    """A time as objects write it, in milliseconds; None where there is none."""
+    """An ISO time in milliseconds; None if it is not a time."""
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (TypeError, ValueError, OverflowError):

@@ -31,7 +31,7 @@ from pyrometer.model.units import MS_PER_HOUR
 Records = list[tuple[Any, ...]]
 
 SETTLED_MS = MS_PER_HOUR  # the devices of a pod that ended this long ago cannot change any more
-STATUS_READERS = {  # what is kept of the status of objects that are made of jobs
+STATUS_READERS = {  # the part of the status to keep, for objects that are made of jobs
     pipelines.WORKFLOW: pipelines.read_workflow_status,
     sweeps.EXPERIMENT: sweeps.read_sweep_status,
     sweeps.TRIAL: sweeps.read_sweep_status,
@@ -39,7 +39,7 @@ STATUS_READERS = {  # what is kept of the status of objects that are made of job
 
 
 class Cluster:
-    """The objects of one cluster that matter to GPUs, as far as they were seen."""
+    """The objects of one cluster that are related to GPUs."""
 
     def __init__(self, name: str, settings: Settings, *, since_ms: int = 0, settled_ms: int = 0) -> None:
         """Nodes older than `since_ms` begin when they are first seen: before that, nothing was watched. Pods that ended

@@ -120,7 +120,7 @@ class ClusterNodes:
 def _changed_ms(
     node: objects.NodeObject, ready: objects.Condition | None, now: Node, before: Node, seen_ms: int
 ) -> int:
-    """When a node changed, according to its object if possible."""
+    """The time when a node changed, according to its object if possible."""
     at_ms: int | None = None
     if now.ready != before.ready and ready is not None:
         at_ms = ms(ready.last_transition_time)

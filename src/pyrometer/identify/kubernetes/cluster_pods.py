@@ -99,7 +99,7 @@ class ClusterPods:
         before = self._pods.get(uid)
         pod.metadata.resource_version = ""
         digest = hash(msgspec.json.encode(pod))
-        if before is not None and before.digest == digest and not seen.gone:  # nothing that matters has changed
+        if before is not None and before.digest == digest and not seen.gone:  # no relevant change
             return []
         node = self._nodes.get(pod.spec.node_name)
         request, devices, source = self._request_of(pod, node)
@@ -133,7 +133,7 @@ class ClusterPods:
     def _request_of(
         self, pod: objects.PodObject, node: NodeState | None
     ) -> tuple[gpu_requests.GpuRequest | None, Devices | None, str]:
-        """How many GPUs a pod requests, which devices it has if that is known, and how."""
+        """The GPUs that a pod requests, its devices if they are known, and their source."""
         devices, source = self._evidence.claimed(pod)
         request = gpu_requests.request_of(pod, node.gpus if node else None)
         if request is None and devices:
@@ -222,7 +222,7 @@ class ClusterPods:
     ) -> Records:
         """Finds the attempt of a pod: the one that it names, else by its time. Returns pods whose attempt changes."""
         uid, attempts = pod.metadata.uid, state.attempts
-        # A pod that was seen to have ended has ended, whatever the clock of its node says.
+        # A pod that was seen to have ended has ended, regardless of the clock of its node.
         ended_ms = None if life.ended_ms is None else min(life.ended_ms, seen.seen_ms)
         if uid in attempts:
             changed = attempts.end(uid, ended_ms) if ended_ms is not None else set()

@@ -1,4 +1,4 @@
-"""Which devices a pod has, as far as the scheduler's claims or the labels of exporters tell."""
+"""The devices of pods, according to the scheduler's claims or the labels of exporters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many GPU pods of a job must be present before any of them can work, according to the job's own specification.
+"""The number of GPU pods that a job needs before any of them can work, according to its specification.
 
 Every number is a lower bound: a gang that is taken to be too large accuses a job of waiting while it works.
 """
@@ -24,7 +24,7 @@ class Pods(NamedTuple):
     """The pods of one template."""
 
     pods: int
-    min_pods: int  # enough of them, where the specification says so; else all
+    min_pods: int  # the minimum in the specification; else all
     gpus: bool
 
 
@@ -36,7 +36,7 @@ class Template(NamedTuple):
 
 
 def gang_pods(shape: str | None, spec: Any, requests_gpus: AsksGpus) -> int | None:
-    """The number of GPU pods that a job needs to start; 1: it can work with one; None: the specification does not say.
+    """The number of GPU pods that a job needs to start; 1: it can work with one; None: not specified.
 
     `shape` names one of the functions below, or is a path to a number of pods of all kinds like `spec.minMember`.
     """
@@ -123,7 +123,7 @@ def _at(spec: dict[str, Any], path: str, requests_gpus: AsksGpus) -> int | None:
         return None
     templates = list(_templates(parent))
     asking = [template for template in templates if requests_gpus(template.content)]
-    if not asking:  # nothing here says which pods get GPUs
+    if not asking:  # the specification does not show which pods get GPUs
         return number
     if any(template.pods is None for template in asking):
         others = sum(each.pods for each in _pods(templates, requests_gpus) if not each.gpus)
@@ -139,7 +139,7 @@ _SHAPES: dict[str, Callable[[dict[str, Any], AsksGpus], int | None]] = {
 
 
 def _needed(pods: Sequence[Pods], min_of_all: int | None = None) -> int | None:
-    """How many GPU pods must be there: all, or what is left of a number of all pods without those that ask for none."""
+    """How many GPU pods must be there: all, or what is left of a number of all pods without those that request none."""
     gpus = sum(each.pods for each in pods if each.gpus)
     if not gpus:
         return None
@@ -173,7 +173,7 @@ def _templates(value: Any, times: int = 1) -> Iterator[Template]:
 
 
 def _size(value: dict[str, Any]) -> int | None:
-    """How many pods, or jobs, an object asks for of the template in it."""
+    """The number of pods or jobs that an object requests of its template."""
     if "replicas" in value:
         return _count(value["replicas"])
     if "parallelism" in value:
@@ -186,7 +186,7 @@ def _size(value: dict[str, Any]) -> int | None:
 def _elastic_minimums(spec: dict[str, Any]) -> list[int]:
     """With how many nodes elastic launchers start, according to their commands and variables."""
     found = []
-    # Elsewhere nothing says how many processes a pod has.
+    # Other jobs do not specify the number of processes per pod.
     slots = (_positive(spec.get("slotsPerWorker")) or 1) if "mpiReplicaSpecs" in spec else MAX_PODS
     for _, template in _templates(spec):
         for container in map(_object, _listed(_object(template.get("spec")).get("containers"))):
@@ -204,7 +204,7 @@ def _elastic_minimums(spec: dict[str, Any]) -> list[int]:
 
 
 def _number(text: str, variables: Mapping[str, str]) -> int:
-    """A number in a command, or that of its variable; 1 where the specification does not say."""
+    """A number in a command, or that of its variable; 1 if it is not specified."""
     value = variables.get(text.strip("${}()"), "") if text.startswith("$") else text
     return int(value) if value.isdecimal() and len(value) < 10 else 1
 

@@ -1,5 +1,5 @@
 """Runs of pipelines (Argo Workflows, and Kubeflow Pipelines on top of them): which pods and jobs are part of which
-step, and how far each step has come, as the Workflow says it."""
+step, and the progress of each step, according to the Workflow."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _GROUP = re.compile(r"\[\d+\]")
 _ITERATION = re.compile(r"\.iteration-iterations\((\d+):[^)]*\)\.iteration-item\b")
 
 
-class StepTry(NamedTuple):
+class StepAttempt(NamedTuple):
     """A step of a pipeline, and the number of its attempt; a child without a step is called by its own name."""
 
     name: str
@@ -62,16 +62,16 @@ class StepTry(NamedTuple):
 
 
 class PipelinePart(NamedTuple):
-    """What a pod is part of: a run, and where it is known the step."""
+    """The run that a pod belongs to, and the step if it is known."""
 
     run_id: str
-    step: StepTry | None
+    step: StepAttempt | None
     own: bool  # the Workflow made the pod itself: no job stands between them
     workflow: objects.Meta | None  # where it could be read
 
 
 class WorkflowStatus(NamedTuple):
-    """What a Workflow says of itself and its steps; all that is kept of its status."""
+    """The state and the steps of a Workflow; nothing else of its status is kept."""
 
     state: str
     started_ms: int | None
@@ -79,7 +79,7 @@ class WorkflowStatus(NamedTuple):
     tries: tuple[PipelineStep, ...]  # without time and run
 
 
-def step_of(node_name: str, workflow: str) -> StepTry:
+def step_of(node_name: str, workflow: str) -> StepAttempt:
     """The step that a node of a Workflow is: `retrain-9k2lx.root.train.executor(1)` is the second try of `train`."""
     path = node_name.removeprefix(workflow).removeprefix(".")
     tried = _TRY.search(path)
@@ -87,14 +87,14 @@ def step_of(node_name: str, workflow: str) -> StepTry:
     if path.startswith("root."):  # Kubeflow Pipelines puts every step into a graph of its own
         path = _ITERATION.sub(r"(\1)", path.removeprefix("root.")).removesuffix(".executor")
     path = _GROUP.sub("", path).strip(".")
-    return StepTry((path or "main")[:MAX_TEXT_CHARS], int(tried[1]) + 1 if tried and len(tried[1]) < 5 else 1)
+    return StepAttempt((path or "main")[:MAX_TEXT_CHARS], int(tried[1]) + 1 if tried and len(tried[1]) < 5 else 1)
 
 
 def read_workflow_status(workflow: objects.OwnerObject) -> WorkflowStatus:
-    """What is kept of a Workflow: its steps, without what holds them together and what Kubeflow adds."""
+    """The status of a Workflow: its steps, without their containers and the steps that Kubeflow adds."""
     status = workflow.status if isinstance(workflow.status, dict) else {}
     name = workflow.metadata.name
-    tries: dict[StepTry, PipelineStep] = {}
+    tries: dict[StepAttempt, PipelineStep] = {}
     for node in _nodes(status):
         kind, phase, node_name = node.get("type"), node.get("phase"), node.get("name")
         template = str(node.get("templateName") or "")
@@ -137,18 +137,18 @@ def _nodes(status: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class Pipelines:
-    """The pipelines' runs of one cluster, and what was written down of them."""
+    """The runs of pipelines in one cluster, with their last records."""
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
         self._known: dict[str, objects.OwnerObject] = {}  # Workflows, by UID
         self._ids: dict[tuple[str, str], str] = {}  # their UIDs, by namespace and run
-        self._runs: dict[str, PipelineRun] = {}  # those that use GPUs, as they were last written down
-        self._tries: dict[str, dict[StepTry, PipelineStep]] = {}
+        self._runs: dict[str, PipelineRun] = {}  # those that use GPUs, as they were last recorded
+        self._tries: dict[str, dict[StepAttempt, PipelineStep]] = {}
         self._resumed: set[str] = set()  # runs that used GPUs before this process began
 
     def resume(self, run_ids: set[str]) -> None:
-        """Runs whose pods were written down before: they are followed to their end, though those may be gone."""
+        """Runs whose pods were recorded before: they are followed to their end, though those may be gone."""
         self._resumed = run_ids
 
     def part_of(self, pod: objects.PodObject, chain: Sequence[objects.OwnerObject]) -> PipelinePart | None:
@@ -162,9 +162,9 @@ class Pipelines:
         path = next((found for place in (*OWN_STEPS, STEP) for meta in metas if (found := at(place, meta))), None)
         name = workflow.name if workflow else at(FieldRef("label", "workflows.argoproj.io/workflow"), pod.metadata)
         step = step_of(path, name or "") if path else None
-        if step is None:  # a job that a step has made, and that does not say which
+        if step is None:  # a job created by a step that it does not name
             job = next((owner for owner in reversed(chain) if (owner.group, owner.kind) != WORKFLOW), None)
-            step = StepTry(ungenerated(job.metadata.name), 1) if job else None
+            step = StepAttempt(ungenerated(job.metadata.name), 1) if job else None
         own = bool(chain) and (chain[0].group, chain[0].kind) == WORKFLOW
         return PipelinePart(run_id, step, own, workflow)
 
@@ -209,7 +209,7 @@ class Pipelines:
         return self._news(run_id, workflow, seen_ms) if run_id in self._runs or run_id in self._resumed else []
 
     def use(self, part: PipelinePart, namespace: str, seen_ms: int) -> list[PipelineRun | PipelineStep]:
-        """A pod with GPUs belongs to a run: from now on it is written down."""
+        """A pod with GPUs belongs to a run: from now on the run is recorded."""
         if part.run_id in self._runs:
             return []
         workflow = self._known.get(part.workflow.uid) if part.workflow else None
@@ -251,7 +251,7 @@ class Pipelines:
             written.append(fresh)
         tries = self._tries.setdefault(run_id, {})
         for each in status.tries:
-            step = StepTry(each.step, each.attempt)
+            step = StepAttempt(each.step, each.attempt)
             one = each._replace(run_id=run_id)
             news = stamped(one, tries.get(step), max(one.started_ms or 0, one.ended_ms or 0), seen_ms)
             if news is not None:

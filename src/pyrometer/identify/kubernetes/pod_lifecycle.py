@@ -12,7 +12,7 @@ OVER = ("Succeeded", "Failed")
 
 
 class PodLife(NamedTuple):
-    """From when to when a pod was what."""
+    """The times of a pod."""
 
     created_ms: int | None
     scheduled_ms: int | None
@@ -33,11 +33,11 @@ class Restart(NamedTuple):
 
 
 def life_of(pod: objects.PodObject) -> PodLife:
-    """What a pod's object says about its life so far."""
+    """The times and the phase of a pod, according to its object."""
     status = pod.status
     created_ms = ms(pod.metadata.creation_timestamp)
     scheduled_ms = _transition(status, "PodScheduled")
-    if scheduled_ms is None and pod.spec.node_name:  # placed by hand, or by a scheduler that says nothing
+    if scheduled_ms is None and pod.spec.node_name:  # placed manually, or by a scheduler without this condition
         scheduled_ms = ms(status.start_time) or created_ms
     over = status.phase in OVER
     ended_ms = _ended_ms(pod) if over else None
@@ -45,7 +45,7 @@ def life_of(pod: objects.PodObject) -> PodLife:
 
 
 def ended_by(pod: objects.PodObject, gone_ms: int) -> int:
-    """When a pod that is gone ended: when its containers did, if that is known; else when it was seen to be gone."""
+    """The end of a removed pod: that of its containers if it is known, else the time of its removal."""
     statuses = pod.status.container_statuses or ()
     if statuses and all(status.state.terminated for status in statuses):
         return min(_finished_ms(pod) or gone_ms, gone_ms)
@@ -109,7 +109,7 @@ def _finished_ms(pod: objects.PodObject) -> int | None:
 
 
 def _ended_ms(pod: objects.PodObject) -> int | None:
-    """When its last container ended; a pod that never got that far ended when Kubernetes gave it up."""
+    """The end of its last container; for a pod that never ran, the time when Kubernetes gave up."""
     finished_ms = _finished_ms(pod)
     if finished_ms is not None:
         return finished_ms
@@ -121,7 +121,7 @@ def _ended_ms(pod: objects.PodObject) -> int | None:
 
 
 def _reason(pod: objects.PodObject) -> str | None:
-    """Why it ended: the pod's own word (Evicted), then Kubernetes' (PreemptionByScheduler), then its containers'."""
+    """The reason of its end: of the pod (Evicted), of Kubernetes (PreemptionByScheduler), else of its containers."""
     if pod.status.reason:
         return pod.status.reason
     disruption = disruption_of(pod)

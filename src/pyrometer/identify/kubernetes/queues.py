@@ -1,4 +1,4 @@
-"""Kueue: when a job was queued, admitted and sent back. While it waits it has no pods, so its demand is written down as
+"""Kueue: when a job was queued, admitted and evicted. While it waits it has no pods, so its demand is recorded as
 pods that wait: one way to see who waits for free GPUs."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Conditions = dict[str, objects.Condition]
 
 
 class Queues:
-    """The jobs in a cluster's queues, as they were last written down."""
+    """The jobs in a cluster's queues, with their last records."""
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
@@ -33,7 +33,7 @@ class Queues:
         self._recorded: dict[str, dict[str, int]] = defaultdict(dict)
 
     def resume(self, pod: Pod) -> None:
-        """A pod of a job that waited when it was last written down."""
+        """A pod of a job that waited when it was last recorded."""
         self._pods[pod.pod_uid.split("/")[1]][pod.pod_uid] = pod
 
     def waiting(self) -> list[str]:
@@ -41,13 +41,13 @@ class Queues:
         return list(self._pods)
 
     def forget(self, queued_uid: str, at_ms: int) -> list[Pod]:
-        """A job that is gone waits no more."""
+        """Ends the wait of a removed job."""
         self._recorded.pop(queued_uid, None)
         waited = [pod for pod in self._pods.pop(queued_uid, {}).values() if pod.ended_ms is None]
         return [_over(pod, at_ms) for pod in waited]
 
     def take(self, queued: objects.QueuedWorkload, identity: Identity, seen: ObservedObject) -> list[Event | Pod]:
-        """What to write down about a job that is queued, or runs."""
+        """The records of a job that is queued or runs."""
         conditions = {condition.type: condition for condition in queued.status.conditions or ()}
         created_ms = ms(queued.metadata.creation_timestamp) or seen.seen_ms
         return [
@@ -134,7 +134,7 @@ def _wanted(queued: objects.QueuedWorkload) -> Iterator[tuple[str, str, int]]:
 
 
 def _share(template: Any) -> int:
-    """What a pod of a template asks for, in parts of a whole slot."""
+    """The GPUs that a pod of a template requests, in parts of a whole slot."""
     try:
         spec = msgspec.convert((template or {}).get("spec") or {}, objects.PodSpec)
     except (msgspec.ValidationError, AttributeError):

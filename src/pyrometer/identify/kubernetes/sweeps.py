@@ -23,14 +23,14 @@ Json = Mapping[str, Any]
 
 
 class SweepStatus(NamedTuple):
-    """What is kept of an Experiment or a Trial: its record, without names and times of its own."""
+    """The status of an Experiment or a Trial: its record, without the cluster and the time of the record."""
 
     record: Sweep | Trial
     changed_ms: int  # its last word
 
 
 def read_sweep_status(owner: objects.OwnerObject) -> SweepStatus:
-    """What an Experiment or a Trial says."""
+    """Reads the status of an Experiment or a Trial."""
     spec, status = _object(owner.spec), _object(owner.status)
     meta = owner.metadata
     objective = _object(spec.get("objective"))
@@ -94,7 +94,7 @@ def _metrics(observation: Json) -> dict[str, dict[str, float]]:
 
 
 def _value(values: Json | None, objective: Json, goal: str | None) -> float | None:
-    """The value that Katib compares: as the objective's strategy says, else the best."""
+    """The value that Katib compares: according to the objective's strategy, else the best."""
     if values is None:
         return None
     strategies = {
@@ -107,7 +107,7 @@ def _value(values: Json | None, objective: Json, goal: str | None) -> float | No
 
 
 class Sweeps:
-    """The sweeps of one cluster, and what was written down of them."""
+    """The sweeps of one cluster, with their last records."""
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
@@ -117,7 +117,7 @@ class Sweeps:
         self._resumed: set[str] = set()  # trials that used GPUs before this process began, and their sweeps
 
     def resume(self, trial_uids: set[str]) -> None:
-        """Trials whose pods were written down before: their sweeps are followed, though those may be gone."""
+        """Trials whose pods were recorded before: their sweeps are followed, though those may be gone."""
         self._resumed = trial_uids
 
     def followed_kinds(self) -> list[tuple[str, str]]:
@@ -151,7 +151,7 @@ class Sweeps:
         return self._news(status, seen_ms) if sweep_uid in self._written or sweep_uid in self._resumed else []
 
     def use(self, chain: Sequence[objects.OwnerObject], seen_ms: int) -> list[Sweep | Trial]:
-        """A pod with GPUs belongs to a trial: from now on its sweep, with all of its trials, is written down."""
+        """A pod with GPUs belongs to a trial: from now on its sweep, with all of its trials, is recorded."""
         trial = self.trial_of(chain)
         if trial is None or trial.metadata.uid in self._written:
             return []

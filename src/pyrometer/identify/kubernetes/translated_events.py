@@ -1,4 +1,4 @@
-"""What Kubernetes and its controllers say once: events about pods, and a trainer's word on its run."""
+"""Events of Kubernetes about pods, and the progress that a trainer reports, as records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyrometer.identify.kubernetes.change_times import finite, iso_ms
 from pyrometer.model import events
 from pyrometer.model.records import Metric
 
-# The reasons of Kubernetes' events that matter here, and what they are to us.
+# The relevant reasons of Kubernetes' events, and their kinds of records.
 REASONS = {
     "Pulled": events.IMAGE_PULLED,
     "FailedScheduling": events.FAILED_SCHEDULING,
@@ -30,7 +30,7 @@ _UNIT_MS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1, "µs": 0.001}
 
 
 class TranslatedEvent(NamedTuple):
-    """An event in our words."""
+    """A translated event."""
 
     kind: str
     at_ms: int
@@ -39,7 +39,7 @@ class TranslatedEvent(NamedTuple):
 
 
 def translate_event(event: objects.EventObject) -> TranslatedEvent | None:
-    """What an event means here; None when it says nothing that matters."""
+    """Translates an event; None if it is not relevant."""
     kind = REASONS.get(event.reason)
     times = (event.series.last_observed_time if event.series else None, event.last_timestamp, event.event_time)
     at_ms = next((t for moment in times if (t := ms(moment))), None) or ms(event.metadata.creation_timestamp)
@@ -54,11 +54,11 @@ def translate_event(event: objects.EventObject) -> TranslatedEvent | None:
     return TranslatedEvent(kind, at_ms, round(took_ms), repeats=False)
 
 
-PROGRESS, REMAINING = "progress", "remaining_seconds"  # metrics of a workload: per cent, and what is left to do
+PROGRESS, REMAINING = "progress", "remaining_seconds"  # metrics of a workload: percent done, and the time left
 
 
 def progress_of(owner: objects.OwnerObject, attempt: int) -> Iterator[Metric]:
-    """What Kubeflow Trainer says about a run: progress and metrics, without any SDK."""
+    """The progress and metrics that Kubeflow Trainer reports for a run, without any SDK."""
     status = owner.status if isinstance(owner.status, dict) else {}
     progress = status.get("trainerStatus")
     if not isinstance(progress, dict):

@@ -29,7 +29,7 @@ class Identity(NamedTuple):
 def identify(
     cluster: str, pod: objects.PodObject, chain: Sequence[objects.OwnerObject], kinds: WorkloadKinds
 ) -> Identity:
-    """Which workload a pod belongs to. `chain` are its owners, the nearest first, as far as they are known."""
+    """The workload of a pod. `chain`: its known owners, the nearest first."""
     for kind in kinds.by_key:
         value = first(kind.key, pod)
         if value is not None:
@@ -49,7 +49,7 @@ def identify(
 
 
 def _highest(chain: Sequence[objects.OwnerObject]) -> objects.OwnerObject | None:
-    """The job below what is made of jobs; a pod in between is the step that has made it."""
+    """The job below an object that is made of jobs; a pod in between is the step that created it."""
     return next((owner for owner in reversed(chain) if (owner.group, owner.kind) != ("", "Pod")), None)
 
 
@@ -71,7 +71,7 @@ def owned(owner: objects.OwnerObject, of_kind: WorkloadKind | None) -> Identity:
 
 
 def first(places: Iterable[FieldRef], pod: objects.PodObject) -> str | None:
-    """What a pod says at the first of these places."""
+    """The value of the first of these fields that a pod has."""
     for place in places:
         value = at(place, pod.metadata, pod.spec.containers or ())
         if value:
@@ -80,13 +80,13 @@ def first(places: Iterable[FieldRef], pod: objects.PodObject) -> str | None:
 
 
 def number(places: Iterable[FieldRef], pod: objects.PodObject) -> int | None:
-    """The same as a number; None if it is not a number."""
+    """The value as a number; None if it is not a number."""
     value = first(places, pod)
     return int(value) if value is not None and value.isdecimal() and len(value) < 10 else None
 
 
 def at(place: FieldRef, meta: objects.Meta, containers: Iterable[objects.ContainerObject] = ()) -> str | None:
-    """What an object says at a place."""
+    """The value of a field of an object."""
     if place.where == "label":
         return (meta.labels or {}).get(place.key)
     if place.where == "annotation":
@@ -107,7 +107,7 @@ class RuleResult(NamedTuple):
 
 
 class RuleContext(NamedTuple):
-    """Where team and experiment rules look: the objects of a workload, its namespace, its queue."""
+    """The sources of team and experiment rules: the objects of a workload, its namespace, its queue."""
 
     metas: Sequence[objects.Meta]  # the root first, the pod last
     identity: Identity

@@ -1,4 +1,4 @@
-"""The kinds of jobs: which objects own pods, and where pods say what they are. `kinds.yaml` is the table."""
+"""The kinds of jobs: the objects that own pods, and the fields that identify pods. `kinds.yaml` is the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RuleError(Exception):
 
 
 class FieldRef(NamedTuple):
-    """Where a pod or an object says something: a label, an annotation or a variable of its containers."""
+    """A field of a pod or an object: a label, an annotation or a variable of its containers."""
 
     where: str
     key: str
@@ -43,7 +43,7 @@ class WorkloadKind(NamedTuple):
 
     @property
     def rule(self) -> str:
-        """How answers name it."""
+        """Its name in answers."""
         return f"{self.kind} by {self.key[0]}" if self.key else f"owner {self.kind}.{self.group}"
 
 
@@ -58,7 +58,7 @@ class WorkloadKinds(NamedTuple):
         return self.by_owner.get((group, kind))
 
     def places(self) -> list[FieldRef]:
-        """Everywhere that any rule looks."""
+        """All fields that rules read."""
         rules = (*self.by_key, *self.by_owner.values())
         return [place for rule in rules for place in (*rule.key, *rule.name, *rule.attempt, *rule.rank)]
 
@@ -85,7 +85,7 @@ def known_kinds(own_rules: str = "") -> WorkloadKinds:
 
 
 def parse_field_ref(text: str, where: str) -> FieldRef:
-    """A place as it is written: `label:KEY`, `annotation:KEY`, `env:NAME`."""
+    """Parses a field: `label:KEY`, `annotation:KEY`, `env:NAME`."""
     kind, colon, key = text.partition(":")
     if kind not in PLACES or not colon or not key:
         raise RuleError(f"{where}: {text!r} is not a field. Write label:KEY, annotation:KEY or env:NAME.")

@@ -40,7 +40,7 @@ class Launch:
 
     @property
     def last_report_ms(self) -> int:
-        """When one of its ranks last reported."""
+        """The time of the last report of its ranks."""
         return max((rank.last_report_ms for rank in self.ranks.values()), default=0)
 
 
@@ -66,7 +66,7 @@ def merge_identity(before: RankIdentity, now: RankIdentity) -> RankIdentity:
 
 
 def start_of(who: RankIdentity, messages: list[Message]) -> int:
-    """When a process started: as it reports, if that is plausible; else at its first message."""
+    """The start of a process: as it reports, if that is plausible; else at its first message."""
     first_ms = min(message.time_ms for message in messages)
     reported_ms = who.started_ms
     plausible = reported_ms is not None and first_ms - MAX_AGE_MS <= reported_ms <= first_ms + SILENT_MS
@@ -74,7 +74,7 @@ def start_of(who: RankIdentity, messages: list[Message]) -> int:
 
 
 def end_of(message: Message) -> int:
-    """Until when a message tells that its process lived."""
+    """The last time at which a message shows that its process ran."""
     return message.to_ms if isinstance(message, WindowMessage) else message.time_ms
 
 

@@ -1,4 +1,4 @@
-"""Where a rank runs: its node, its device and its pod, as far as its own report and the store tell."""
+"""Where a rank runs: its node, its device and its pod, according to its own report and the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = "sdk"
 
 
 class RunContext(NamedTuple):
-    """What the store has about the runs, pods and devices that messages name: the newest record of each."""
+    """The newest records of the runs, pods and devices that messages name."""
 
     ranks: Iterable[Run] = ()  # of launches
     last_report_ms: Mapping[tuple[str, int], int] = {}  # when ranks last reported, by launch and rank

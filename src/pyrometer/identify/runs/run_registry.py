@@ -43,7 +43,7 @@ Ranks = dict[tuple[str, int], tuple[Launch, RankState]]  # by launch and number
 
 
 class MissingContext(NamedTuple):
-    """What the caller has to read from the store before messages can be taken."""
+    """The records that the caller reads from the store before messages can be taken."""
 
     launches: set[str]
     runs: set[str]
@@ -70,7 +70,7 @@ class RunRegistry:
         self._checkpoints = SavedCheckpoints()
 
     def missing_context(self, reports: Iterable[RankMessages]) -> MissingContext:
-        """What is not known yet about the ranks that report."""
+        """The missing context of the ranks that report."""
         missing = MissingContext(set(), set(), set(), set(), set())
         for who, _ in reports:
             launch = self._launches.get(who.launch)

@@ -78,7 +78,7 @@ class Joiner:
         self._workloads = {workload.workload_uid: workload for workload in known.workloads}
 
     def join(self, tracked: TrackedRun) -> Join:
-        """Which run or workload a tracker's run is."""
+        """Finds the run or workload of a tracker's run."""
         where = tracked.where
         reported = self.known.reported.get((EVENT[tracked.tracker], tracked.run_id)) or self._by_launch.get(
             where.launch or ""
