@@ -161,9 +161,8 @@ class Recorder:
         previous = self.phase
         if self.inside:
             outer = previous
-            gap = (
-                FORWARD if phase == BACKWARD and previous == OPTIMIZER else previous
-            )  # the closure of an optimizer computes the loss
+            # the closure of an optimizer computes the loss
+            gap = FORWARD if phase == BACKWARD and previous == OPTIMIZER else previous
         else:
             if self.ends:
                 self._write_ends()
@@ -243,11 +242,7 @@ class Recorder:
         return self.enter(EVALUATE)
 
     def evaluates(self, yes: bool) -> None:
-        """A framework begins or ends an evaluation. Time before this moment is not part of the evaluation, or is part
-        of it.
-
-        During the evaluation, all time between marks is part of it.
-        """
+        """A framework begins or ends an evaluation. The time between marks belongs to the evaluation until it ends."""
         if not self.inside and self.evaluating != yes and self.enter(EVALUATE):
             self.leave()
             self.evaluating = yes
@@ -325,21 +320,9 @@ class Recorder:
         self.light = False
 
     def _write_ends(self) -> None:
-        view, begin = self.view, self.begin_ns
-        number = view[COUNT]
-        for end in self.ends:
-            place = HEADER + number % self.rows * COLUMNS
-            for column in range(place, place + COLUMNS):
-                view[column] = 0
-            view[place + OTHER] = end - begin
-            view[place + BEGIN_NS] = begin
-            view[place + END_NS] = end
-            view[place + FLAGS] = LIGHT
-            begin = end
-            number += 1
+        self.ring.write_lengths(self.begin_ns, self.ends)
+        self.begin_ns = self.last_ns = self.ends[-1]
         self.ends.clear()
-        self.begin_ns = self.last_ns = view[MOVED_NS] = begin
-        view[COUNT] = number
 
     # -- The end of a step ---------------------------------------------------------------------------------------------
 

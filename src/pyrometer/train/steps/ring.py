@@ -171,6 +171,22 @@ class Ring:
         """One number of a step that has not been overwritten."""
         return self.view[HEADER + step % self.rows * COLUMNS + column]
 
+    def write_lengths(self, begin_ns: int, ends_ns: list[int]) -> None:
+        """Appends steps of which only the length is known; the first one began at `begin_ns`."""
+        view, number = self.view, self.view[COUNT]
+        for end_ns in ends_ns:
+            row = HEADER + number % self.rows * COLUMNS
+            for column in range(row, row + COLUMNS):
+                view[column] = 0
+            view[row + OTHER] = end_ns - begin_ns
+            view[row + BEGIN_NS] = begin_ns
+            view[row + END_NS] = end_ns
+            view[row + FLAGS] = LIGHT
+            begin_ns = end_ns
+            number += 1
+        view[MOVED_NS] = begin_ns
+        view[COUNT] = number
+
     def column(self, column: int, first: int, after: int) -> array[int]:
         """One number of each step from `first` to before `after`, for steps that have not been overwritten."""
         if first >= after:
