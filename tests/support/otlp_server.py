@@ -81,8 +81,8 @@ class Collector:
         if mood == "slow":
             time.sleep(0.5)
         status = {"ok": 200, "partial": 200, "slow": 500}.get(mood) or int(mood)
-        reply = {"partialSuccess": {"rejectedLogRecords": "1", "errorMessage": "too old"}} if mood == "partial" else {}
-        text = json.dumps(reply).encode() if status == 200 else b"no\x1b[31m"
+        answer = {"partialSuccess": {"rejectedLogRecords": "1", "errorMessage": "too old"}} if mood == "partial" else {}
+        text = json.dumps(answer).encode() if status == 200 else b"no\x1b[31m"
         request.send_response(status)
         if status == 429:
             request.send_header("Retry-After", "0.01")
@@ -90,9 +90,9 @@ class Collector:
         request.end_headers()
         request.wfile.write(text)
 
-    def wait_for(self, count: int, *, refused_too: bool = False, limit_s: float = 20.0) -> None:
-        """Waits until `count` requests were accepted, or received with `refused_too`."""
-        seen = self.requests if refused_too else self.taken
+    def wait_for(self, count: int, *, include_refused: bool = False, limit_s: float = 20.0) -> None:
+        """Waits until that many bodies were accepted, or accepted and refused."""
+        seen = self.requests if include_refused else self.taken
         with self._came:
             assert self._came.wait_for(lambda: len(seen) >= count, limit_s), f"{len(seen)} of {count} came"
 

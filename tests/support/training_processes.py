@@ -32,11 +32,12 @@ class WatchedRank:
         self.ring = rank.ring
 
     def close(self) -> list[tuple[str, dict[str, Any]]]:
-        """Closes the rank and returns all messages."""
+        """Ends the rank, and returns all of its messages."""
         self.rank.close()
         return [message for _, messages in spool_parts(self.spool) for message in messages]
 
-    def messages_of(self, kind: str) -> list[dict[str, Any]]:
+    def messages(self, kind: str) -> list[dict[str, Any]]:
+        """Ends the rank, and returns its messages of one kind."""
         return [message for name, message in self.close() if name == kind]
 
     def amounts(self, number: int) -> dict[str, int]:
@@ -56,18 +57,18 @@ def install_hooks() -> Hooks:
 
 
 @contextmanager
-def watch_rank(folder: Path, **options: Any) -> Iterator[WatchedRank]:
-    """The SDK in this process with its own spool. PyTorch is hooked once, like in a real process."""
+def watching(folder: Path, **settings: Any) -> Iterator[Watched]:
+    """The SDK in this process, with a spool of its own. PyTorch is hooked once, as in a real process."""
     import torch
     import torch._dynamo.callback
 
     torch.set_num_threads(1)  # tests run side by side
     hooks = install_hooks()
     hooks.detach()
-    hooks.tracked.clear()  # what other tests options trackers
+    hooks.tracked.clear()  # of other tests
     hooks.stack_timer.is_taken = True  # pytest's
-    identity = {"run": "test", **options.pop("identity", {})}
-    hooks.rank = TrainingRank(hooks, SdkSettings(folder / "spool", None, identity, **options), torch)
+    identity = {"run": "test", **settings.pop("identity", {})}
+    hooks.rank = TrainingRank(hooks, SdkSettings(folder / "spool", None, identity, **settings), torch)
     rank = hooks.rank
     try:
         yield WatchedRank(hooks, rank)
@@ -76,8 +77,8 @@ def watch_rank(folder: Path, **options: Any) -> Iterator[WatchedRank]:
         hooks.detach()
 
 
-def spool_parts(spool: Path) -> list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]]:
-    """The parts that ranks wrote into a spool, in order: identity and messages."""
+def parts(spool: Path) -> list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]]:
+    """The parts that ranks have put into a spool, in order: the identity of the rank, and its messages."""
     return [marshal.loads(path.read_bytes()) for path in sorted((spool / "out").glob("*.part"))]
 
 
@@ -119,7 +120,7 @@ def run_training(
 
 
 def torchrun(program: Path, *arguments: str, ranks: int, more: tuple[str, ...] = ()) -> list[str]:
-    """The command that launches a program with this number of ranks."""
+    """The command that launches several ranks of a program."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *more]
     return [sys.executable, *launcher, str(program), *arguments]
 
@@ -137,9 +138,9 @@ def start_run(command: list[str], *where: str, **variables: str) -> subprocess.P
 
 
 class SentRecord(NamedTuple):
-    """One record that `pyrometer run --data` wrote into its folder."""
+    """A log record that `pyrometer run --data` left in its data folder."""
 
-    at_ms: int  # when it was sent
+    at_ms: int  # when it was written to the inbox
     rank: int | None
     launch: str
     name: str  # run, window, batch, event
@@ -147,7 +148,7 @@ class SentRecord(NamedTuple):
 
 
 def sent_records(data: Path) -> list[SentRecord]:
-    """The records in the inbox of a data folder, before a server reads it."""
+    """The log records in the inbox of a data folder, before a server has read them."""
     found = []
     for path in sorted((data / "inbox" / "otlp").glob("*.logs.json.gz")):
         at_ms = int(path.name.partition("-")[0]) // 1_000_000
@@ -172,9 +173,9 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
     return plain
 
 
-def command_answer(data: Path, *words: str, **variables: str) -> Any:
-    """The JSON answer of a command on a data folder."""
+def answer(data: Path, *words: str, **variables: str) -> Any:
+    """What a command answers about a data folder."""
     command = [sys.executable, "-m", "pyrometer", *words, "--data", str(data), "-o", "json"]
-    completed = subprocess.run(command, env=environment(None, **variables), capture_output=True, text=True, check=False)
-    assert completed.returncode == 0, completed.stderr
-    return json.loads(completed.stdout)
+    result = subprocess.run(command, env=environment(None, **variables), capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)

@@ -1,6 +1,6 @@
 """Tests with real training processes. PyTorch comes with `make setup`; frameworks and trackers with `make test-all`.
 
-There is no `__init__.py` here, and there must be none: this folder would be what `import torch` finds.
+This folder must not have an `__init__.py`: `import torch` would find it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXCEPTED = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of this folder run beside libraries that warn about themselves."""
+    """Tests in this folder run next to libraries that warn about themselves."""
     for item in items:
         if "/torch/" in item.nodeid:
             for warning in EXCEPTED:
@@ -38,7 +38,7 @@ def missing(library: str) -> str | None:
 
 @pytest.fixture(autouse=True)
 def _with(request: pytest.FixtureRequest) -> None:
-    """Every test here needs PyTorch; `@pytest.mark.needs("transformers")` names what it needs beside that."""
+    """Every test here needs PyTorch; `@pytest.mark.needs("transformers")` names what it needs in addition."""
     marks = request.node.iter_markers("needs")
     for library in ("torch", *(name for mark in marks for name in mark.args)):
         if reason := missing(library):

@@ -1,4 +1,4 @@
-"""One training, two worlds: MLflow (a real server) and W&B (offline), and here; each way, equal to the last digit."""
+"""One training in MLflow (a real server), in W&B (offline) and in Pyrometer: all of them have the same values."""
 
 from __future__ import annotations
 
@@ -35,32 +35,32 @@ pytestmark = [pytest.mark.heavy, pytest.mark.needs("mlflow", "wandb", "flask", "
 
 
 class Trained(NamedTuple):
-    """A training that is over, and where everything of it is."""
+    """A training that has ended, and where its records are."""
 
     data: Path
     folder: Path
     uri: str
-    during: dict[str, Any]  # what was seen while it went on
+    during: dict[str, Any]  # what was observed while it ran
 
     def mlflow(self) -> dict[str, Any]:
         return only_run(self.uri)
 
     def curve(self) -> list[tuple[int, int, float]]:
         """The loss in MLflow: step, time, value."""
-        asked = {"run_id": self.mlflow()["info"]["run_id"], "metric_key": "loss"}
-        found = httpx.get(f"{self.uri}/api/2.0/mlflow/metrics/get-history", params=asked).json()["metrics"]
+        query = {"run_id": self.mlflow()["info"]["run_id"], "metric_key": "loss"}
+        found = httpx.get(f"{self.uri}/api/2.0/mlflow/metrics/get-history", params=query).json()["metrics"]
         return sorted((one["step"], one["timestamp"], one["value"]) for one in found)
 
 
 def only_run(uri: str) -> dict[str, Any]:
-    """The one run that MLflow has; empty while it has none."""
-    asked = {"experiment_ids": ["1"], "max_results": 10}
-    runs = httpx.post(f"{uri}/api/2.0/mlflow/runs/search", json=asked).json().get("runs", [])
+    """The only run in MLflow; empty while there is none."""
+    query = {"experiment_ids": ["1"], "max_results": 10}
+    runs = httpx.post(f"{uri}/api/2.0/mlflow/runs/search", json=query).json().get("runs", [])
     return runs[0] if runs else {}
 
 
 def until(found: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    """What there is, once there is something."""
+    """Waits until the function returns something, and returns it."""
     deadline_s = time.monotonic() + timeout_s
     while not (value := found()):
         assert time.monotonic() < deadline_s
@@ -89,8 +89,8 @@ def tracking_server(folder: Path) -> Iterator[str]:
         str(folder / "artifacts"),
     ]
     variables = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONWARNINGS": "ignore"}
-    with (folder / "mlflow.log").open("w") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, env=variables, start_new_session=True)
+    with (folder / "mlflow.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=variables, start_new_session=True)
     uri = f"http://127.0.0.1:{port}"
 
     def healthy() -> bool:
@@ -121,7 +121,7 @@ def gauges(client: httpx.Client) -> dict[str, dict[str, float]]:
 
 @contextmanager
 def training(folder: Path) -> Iterator[Trained]:
-    """Two ranks under `pyrometer run`, which tell MLflow and W&B; a server looks on."""
+    """Two ranks under `pyrometer run`, which log to MLflow and W&B, while a server runs."""
     data = folder / "data"
     with tracking_server(folder) as uri:
         variables = {
@@ -134,7 +134,7 @@ def training(folder: Path) -> Iterator[Trained]:
         command = torchrun(PROGRAM, str(folder), str(STEPS), "--wait", ranks=2)
         process = start_run(command, "--data", str(data), **variables)
         try:
-            # What lies there before the server has the folder is of this machine, and its ranks have devices.
+            # A file in the inbox before the server starts is from this machine, and its ranks have devices.
             until((folder / "trained").exists, 120.0)
             until(lambda: any((data / "inbox" / "otlp").glob("*.metrics.*")))
             with serving(data) as client:
@@ -150,22 +150,22 @@ def training(folder: Path) -> Iterator[Trained]:
         yield Trained(data, folder, uri, {"gauges": shown, "mlflow": tracked, "at_ms": seen_ms})
 
 
-def told(*arguments: str) -> str:
-    """What a command prints, in this process: each new one would take a second."""
-    with redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit) as ended:
+def printed(*arguments: str) -> str:
+    """The output of a command, run in this process because a new one would take a second."""
+    with redirect_stdout(io.StringIO()) as output, pytest.raises(SystemExit) as ended:
         main(list(arguments))
     assert ended.value.code == 0
-    return said.getvalue()
+    return output.getvalue()
 
 
 def answer(*arguments: str) -> Any:
-    return json.loads(told(*arguments, "-o", "json"))
+    return json.loads(printed(*arguments, "-o", "json"))
 
 
-# -- what is held of it ------------------------------------------------------------------------------------------------
+# -- what must be true ------------------------------------------------------------------------------------------------
 
 
-def loss_and_step_are_in_mlflow_and_in_prometheus_in_the_same_minute(trained):
+def loss_is_in_mlflow_and_prometheus_within_a_minute(trained):
     assert list(trained.during["gauges"]) == ["carp"]
     values = trained.during["gauges"]["carp"]
     (loss,) = (one for one in trained.during["mlflow"]["data"]["metrics"] if one["key"] == "loss")
@@ -174,7 +174,7 @@ def loss_and_step_are_in_mlflow_and_in_prometheus_in_the_same_minute(trained):
     assert trained.during["at_ms"] - loss["timestamp"] < 60_000
 
 
-def the_run_in_each_tracker_is_named_here_and_the_other_way_round(trained):
+def runs_of_trackers_and_of_pyrometer_name_each_other(trained):
     found = trained.mlflow()
     tags = {tag["key"]: tag["value"] for tag in found["data"]["tags"]}
     (row,) = answer("runs", "--data", str(trained.data))["rows"]
@@ -186,29 +186,29 @@ def the_run_in_each_tracker_is_named_here_and_the_other_way_round(trained):
     assert known["wandb"].endswith(f"both-worlds/{offline.name.rpartition('-')[2]}")
 
 
-def what_is_read_back_is_equal_to_the_last_digit(trained):
+def imported_values_are_equal_to_the_last_digit(trained):
     curve = trained.curve()
-    told("import", "mlflow", trained.uri, "--out", str(trained.folder / "of-mlflow"))
+    printed("import", "mlflow", trained.uri, "--out", str(trained.folder / "of-mlflow"))
     shown = answer("show", trained.mlflow()["info"]["run_id"], "--data", str(trained.folder / "of-mlflow"))
     assert sorted((step, time_ms, value) for step, time_ms, value, *_ in shown["metrics"]["loss"]) == curve
     assert (shown["experiment"], shown["outcome"]) == ("both-worlds", "succeeded")
-    told("import", "wandb", str(trained.folder), "--out", str(trained.folder / "of-wandb"))
+    printed("import", "wandb", str(trained.folder), "--out", str(trained.folder / "of-wandb"))
     (row,) = answer("runs", "--data", str(trained.folder / "of-wandb"))["rows"]
     of_wandb = answer("show", row["run"], "--data", str(trained.folder / "of-wandb"))["metrics"]["loss"]
     steps = {step: value for step, _, value in curve if step < STEPS}
     assert {step: value for step, _, value, *_ in of_wandb} == steps
 
 
-def reading_it_into_the_folder_that_has_the_run_adds_nothing(trained):
+def import_into_the_folder_of_the_run_adds_nothing(trained):
     before = answer("show", "carp", "--data", str(trained.data))
-    said = [told("import", "mlflow", trained.uri, "--out", str(trained.data))]
-    said.append(told("import", "wandb", str(trained.folder), "--out", str(trained.data)))
-    assert all("1 joined by records of their processes" in text for text in said)
+    outputs = [printed("import", "mlflow", trained.uri, "--out", str(trained.data))]
+    outputs.append(printed("import", "wandb", str(trained.folder), "--out", str(trained.data)))
+    assert all("1 joined by records of their processes" in text for text in outputs)
     assert len(answer("runs", "--data", str(trained.data))["rows"]) == 1
     assert answer("show", "carp", "--data", str(trained.data)) == before
 
 
-def a_server_stamps_the_run_by_itself(trained):
+def server_stamps_the_run(trained):
     stamping = {"PYROMETER_MLFLOW_TRACKING_URI": trained.uri, "PYROMETER_MLFLOW_STAMP": "yes"}
     with serving(trained.data, PYROMETER_PUBLIC_URL="https://pyrometer.example.com", **stamping) as client:
         until(lambda: "pyrometer/goodput" in {one["key"] for one in trained.mlflow()["data"]["metrics"]}, 30.0)
@@ -221,9 +221,9 @@ def a_server_stamps_the_run_by_itself(trained):
     assert {"pyrometer.findings", "pyrometer.causes", "pyrometer.attempts", "pyrometer.team"} <= set(tags)
 
 
-def stamping_by_hand_says_dollars_and_twice_is_once(trained):
+def manual_stamp_has_dollars_and_is_idempotent(trained):
     stamping = ("export", "mlflow", "--tracking-uri", trained.uri, "--data", str(trained.data), "--price", "2.5")
-    assert told(*stamping) == "1 run stamped.\n"
+    assert printed(*stamping) == "1 run stamped.\n"
     row = answer("show", "carp", "--data", str(trained.data), "--price", "2.5")
     found = trained.mlflow()["data"]
     values = {one["key"]: one["value"] for one in found["metrics"]}
@@ -232,11 +232,11 @@ def stamping_by_hand_says_dollars_and_twice_is_once(trained):
     assert values["pyrometer/goodput"] == row["goodput"]
     shares = {name: value for name, value in values.items() if name.startswith("pyrometer/share/")}
     assert sum(shares.values()) == pytest.approx(1.0)
-    told(*stamping)
+    printed(*stamping)
     assert trained.mlflow()["data"] == found
 
 
-def a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained):
+def wandb_client_reads_the_summary_of_a_stamped_run(trained):
     from wandb.proto.wandb_internal_pb2 import Record
 
     from pyrometer.collect.trackers.wandb import records
@@ -245,14 +245,14 @@ def a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained):
     (offline,) = place.glob("offline-run-*")
     before = (offline / f"run-{offline.name.rpartition('-')[2]}.wandb").read_bytes()
     stamping = ("export", "wandb", "--wandb-dir", str(place), "--data", str(trained.data), "--price", "2.5")
-    assert told(*stamping).startswith("1 run stamped.")
-    told(*stamping)  # nothing is new
+    assert printed(*stamping).startswith("1 run stamped.")
+    printed(*stamping)  # nothing is new
     (part,) = set(place.glob("offline-run-*")) - {offline}
     assert (place / "latest-run").resolve() == offline.resolve()
     with next(part.glob("*.wandb")).open("rb") as stream:
         read = [Record.FromString(record) for record in records(stream)]
-    told_run = next(record.run for record in read if record.HasField("run"))
-    assert (told_run.project, told_run.resume) == ("both-worlds", True)
+    own_run = next(record.run for record in read if record.HasField("run"))
+    assert (own_run.project, own_run.resume) == ("both-worlds", True)
     summary = {item.key: item.value_json for record in read for item in record.summary.update if item.key}
     row = answer("show", "carp", "--data", str(trained.data), "--price", "2.5")
     assert float(summary["pyrometer/usd"]) == row["usd_micro"] / 1e6
@@ -268,8 +268,8 @@ def a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained):
     assert part.name in listed.stderr + listed.stdout
 
 
-def a_server_reads_only_what_is_new(trained):
-    """Runs of others, made with MLflow's REST API: they began before anybody looked."""
+def server_reads_only_new_values(trained):
+    """Runs of another program, made with MLflow's REST API, which began before the follower."""
     ask = httpx.Client(base_url=f"{trained.uri}/api/2.0/mlflow/")
     begun_ms = time.time_ns() // 1_000_000 - 600_000
     experiment = ask.post("experiments/create", json={"name": "others"}).json()["experiment_id"]
@@ -280,33 +280,33 @@ def a_server_reads_only_what_is_new(trained):
         metrics = [{"key": "loss", "value": 1 / (s + 3), "timestamp": begun_ms + s, "step": s} for s in steps]
         assert ask.post("runs/log-batch", json={"run_id": run_id, "metrics": metrics}).is_success
 
-    class Counting(Mlflow):
-        asked: ClassVar[list[int]] = []  # how many values were known when more were asked for
+    class CountingClient(Mlflow):
+        requested: ClassVar[list[int]] = []  # how many values were known at each request
 
         async def history(self, run_id: str, name: str, after: int = 0) -> list[TrackedPoint]:
-            self.asked.append(after)
+            self.requested.append(after)
             return await super().history(run_id, name, after)
 
     async def look() -> None:
         await following.look()
 
     with Store(trained.folder / "followed", create=True) as store, asyncio.Runner() as runner:
-        following = MlflowFollower(store, asyncio.Lock(), mlflow := Counting(trained.uri))
+        following = MlflowFollower(store, asyncio.Lock(), mlflow := CountingClient(trained.uri))
 
         def read() -> list[tuple[int, float]]:
             runner.run(look())
             store.expose_all(["metric"])
-            asked = "SELECT step, value FROM metric WHERE run = ? ORDER BY ALL"
-            return store.connection.execute(asked, [run_id]).fetchall()
+            query = "SELECT step, value FROM metric WHERE run = ? ORDER BY ALL"
+            return store.connection.execute(query, [run_id]).fetchall()
 
         say(*range(3))
         assert read() == [(s, 1 / (s + 3)) for s in range(3)]
         say(*range(3, 2_000, 2))
         assert len(read()) == 1_002
-        assert Counting.asked[-1] == 3
-        asked = len(Counting.asked)
+        assert CountingClient.requested[-1] == 3
+        count = len(CountingClient.requested)
         assert len(read()) == 1_002
-        assert len(Counting.asked) == asked  # nothing is new, nothing is asked for
+        assert len(CountingClient.requested) == count  # nothing is new, nothing is requested
         say(4)  # out of order, and the last word
         ask.post("runs/update", json={"run_id": run_id, "status": "FINISHED", "end_time": begun_ms + 60_000})
         assert read() == sorted((s, 1 / (s + 3)) for s in (0, 1, 2, 4, *range(3, 2_000, 2)))
@@ -315,20 +315,20 @@ def a_server_reads_only_what_is_new(trained):
             "SELECT outcome, ended_ms FROM run WHERE run = ? ORDER BY time_ms DESC LIMIT 1", [run_id]
         ).fetchall()
         assert (outcome, ended_ms) == ("succeeded", begun_ms + 60_000)
-        asked = len(Counting.asked)
+        count = len(CountingClient.requested)
         read()
-        assert len(Counting.asked) == asked
+        assert len(CountingClient.requested) == count
         runner.run(mlflow.close())
     ask.close()
 
 
-def test_both_worlds_know_the_same(tmp_path):
+def test_trackers_and_pyrometer_have_the_same_runs_and_values(tmp_path):
     with training(tmp_path) as trained:  # once: it takes most of a minute
-        loss_and_step_are_in_mlflow_and_in_prometheus_in_the_same_minute(trained)
-        the_run_in_each_tracker_is_named_here_and_the_other_way_round(trained)
-        what_is_read_back_is_equal_to_the_last_digit(trained)
-        reading_it_into_the_folder_that_has_the_run_adds_nothing(trained)
-        a_server_stamps_the_run_by_itself(trained)
-        stamping_by_hand_says_dollars_and_twice_is_once(trained)
-        a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained)
-        a_server_reads_only_what_is_new(trained)
+        loss_is_in_mlflow_and_prometheus_within_a_minute(trained)
+        runs_of_trackers_and_of_pyrometer_name_each_other(trained)
+        imported_values_are_equal_to_the_last_digit(trained)
+        import_into_the_folder_of_the_run_adds_nothing(trained)
+        server_stamps_the_run(trained)
+        manual_stamp_has_dollars_and_is_idempotent(trained)
+        wandb_client_reads_the_summary_of_a_stamped_run(trained)
+        server_reads_only_new_values(trained)

@@ -1,4 +1,4 @@
-"""On a real GPU: no synchronisation is added, graphs are unharmed, time is the GPU's own. Run where there is one."""
+"""On a real GPU: the SDK adds no synchronization, leaves graphs intact, and measures time on the GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def train(net, steps, *, width=2048, batch=4096):
     return optimizer
 
 
-def test_nothing_waits_for_the_device(tmp_path):
+def test_sdk_adds_no_synchronization(tmp_path):
     net = model()
     with watch_rank(tmp_path) as watched:
         torch.cuda.set_sync_debug_mode("error")
@@ -48,8 +48,8 @@ def test_nothing_waits_for_the_device(tmp_path):
     assert window["memory_peak_mib"] > 0
 
 
-def test_phases_are_as_long_as_on_the_gpu(tmp_path):
-    """The host runs ahead: only the GPU's clock knows that backward takes about twice as long as forward."""
+def test_phase_times_are_gpu_times(tmp_path):
+    """The host runs ahead: only the GPU's clock measures that backward takes about twice the time of forward."""
     with watch_rank(tmp_path) as watched:
         train(model(4096, 6), 200, width=4096)
         torch.cuda.synchronize()
@@ -58,7 +58,7 @@ def test_phases_are_as_long_as_on_the_gpu(tmp_path):
     assert 1.4 < window["backward_ms"] / window["forward_ms"] < 3.0
 
 
-def test_a_gpu_that_waits_for_data_is_seen(tmp_path):
+def test_wait_for_data_is_measured_on_the_gpu(tmp_path):
     from torch.utils.data import DataLoader, Dataset
 
     class Slow(Dataset):
@@ -82,7 +82,7 @@ def test_a_gpu_that_waits_for_data_is_seen(tmp_path):
     assert window["data_ms"] > 0.7 * (window["to_ms"] - window["time_ms"])
 
 
-def test_the_budget_is_held_by_sampling(tmp_path):
+def test_short_steps_are_sampled(tmp_path):
     with watch_rank(tmp_path) as watched:
         train(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).cuda(), 3000, width=64, batch=256)
         device = watched.rank.recorder.device
@@ -91,7 +91,7 @@ def test_the_budget_is_held_by_sampling(tmp_path):
     assert every > 4  # steps of a millisecond or less
 
 
-def test_graphs_are_captured_and_replayed_as_ever(tmp_path):
+def test_cuda_graphs_are_captured_and_replayed(tmp_path):
     with watch_rank(tmp_path) as watched:
         net = model(256, 2)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, capturable=True)
@@ -123,7 +123,7 @@ def test_graphs_are_captured_and_replayed_as_ever(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_a_whole_graph_is_compiled(tmp_path, mode):
+def test_full_graph_compiles(tmp_path, mode):
     with watch_rank(tmp_path) as watched:
         net = torch.compile(model(512, 2), fullgraph=True, mode=mode)
         train(net, 30, width=512, batch=64)
@@ -134,7 +134,7 @@ def test_a_whole_graph_is_compiled(tmp_path, mode):
     assert "sdk_error" not in kinds
 
 
-def test_results_are_the_same_bit_for_bit(tmp_path):
+def test_weights_are_the_same_with_and_without_the_sdk(tmp_path):
     torch.use_deterministic_algorithms(True, warn_only=True)
 
     def weights(watch):
@@ -154,7 +154,7 @@ def test_results_are_the_same_bit_for_bit(tmp_path):
     torch.use_deterministic_algorithms(False)
 
 
-def test_the_loss_of_every_step_is_read_and_micro_batches_are_summed(tmp_path):
+def test_loss_of_a_step_is_the_sum_of_its_micro_batches(tmp_path):
     net = model(4096, 6)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
     x = torch.randn(4096, 4096, device="cuda")
@@ -170,14 +170,14 @@ def test_the_loss_of_every_step_is_read_and_micro_batches_are_summed(tmp_path):
             optimizer.zero_grad()
             losses.append(step)
             torch.cuda.synchronize()  # the host is not to run ahead: its clock says how often there may be a copy
-        told = {m["step"]: m["value"] for m in watched.messages_of("metric") if m["name"] == "loss"}
+        logged = {m["step"]: m["value"] for m in watched.messages("metric") if m["name"] == "loss"}
     expected = {number: sum(part.item() for part in step) for number, step in enumerate(losses)}
-    assert len(told) >= 20
-    assert all(value == pytest.approx(expected[number]) for number, value in told.items())
+    assert len(logged) >= 20
+    assert all(value == pytest.approx(expected[number]) for number, value in logged.items())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64])
-def test_a_tensor_that_is_logged_arrives_whatever_step_it_is_of(tmp_path, dtype):
+def test_logged_gpu_tensors_arrive_with_their_step(tmp_path, dtype):
     net = nn.Linear(8, 8).cuda()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
     with watch_rank(tmp_path) as watched:
@@ -189,11 +189,11 @@ def test_a_tensor_that_is_logged_arrives_whatever_step_it_is_of(tmp_path, dtype)
                 watched.rank.log({"noted": torch.full((), number, device="cuda", dtype=dtype)}, number, None)
         torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize()
-        told = [(m["step"], m["value"]) for m in watched.messages_of("metric") if m["name"] == "noted"]
-    assert told == [(7, 7.0), (17, 17.0), (27, 27.0), (37, 37.0)]
+        logged = [(m["step"], m["value"]) for m in watched.messages("metric") if m["name"] == "noted"]
+    assert logged == [(7, 7.0), (17, 17.0), (27, 27.0), (37, 37.0)]
 
 
-def test_a_loss_that_is_not_finite_is_told_while_the_program_goes_on(tmp_path):
+def test_nonfinite_loss_on_a_gpu_is_reported_during_training(tmp_path):
     net = model(4096, 6)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
     x = torch.randn(4096, 4096, device="cuda")
@@ -207,6 +207,6 @@ def test_a_loss_that_is_not_finite_is_told_while_the_program_goes_on(tmp_path):
             torch.cuda.synchronize()  # as a program that prints its loss
             if watched.rank.metrics._finite is False:
                 seen_at.append(number)
-        told = [m for m in watched.messages_of("event") if m["kind"] == "nonfinite_loss"]
-    assert [m["step"] for m in told] == [20]
+        logged = [m for m in watched.messages("event") if m["kind"] == "nonfinite_loss"]
+    assert [m["step"] for m in logged] == [20]
     assert seen_at[0] <= 22

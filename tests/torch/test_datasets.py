@@ -1,4 +1,4 @@
-"""Loaders and data sets of other libraries: which samples their batches had, and what is said where nobody can know."""
+"""Loaders and data sets of other libraries: which samples their batches had, and when the samples are unknown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def trained_with(batches, rows_of, *, model=None, steps=None):
 
 
 def samples(watched):
-    batches = watched.messages_of("batch")
+    batches = watched.messages("batch")
     assert [batch["step"] for batch in batches] == list(range(len(batches)))
     return [batch.get("samples") for batch in batches]
 
@@ -51,7 +51,7 @@ def samples(watched):
 
 
 @WORKERS
-def test_a_stateful_loader_and_its_resume_in_the_middle_of_an_epoch(tmp_path, workers):
+def test_stateful_loader_resumes_in_the_middle_of_an_epoch(tmp_path, workers):
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="make test-all installs torchdata")
 
     def loader():
@@ -71,7 +71,7 @@ def test_a_stateful_loader_and_its_resume_in_the_middle_of_an_epoch(tmp_path, wo
         assert sorted(row for batch in trained + rest for row in batch) == list(range(48))
         rest += trained_with(again, lambda batch: batch, model=nn.Linear(2, 1))  # and another epoch
         assert len(rest) == 19
-        batches = watched.messages_of("batch")
+        batches = watched.messages("batch")
     assert [batch.get("samples") for batch in batches] == rest
 
 
@@ -79,7 +79,7 @@ def test_a_stateful_loader_and_its_resume_in_the_middle_of_an_epoch(tmp_path, wo
 
 
 @WORKERS
-def test_rows_of_a_hugging_face_dataset_before_it_was_shuffled_and_selected_from(tmp_path, workers):
+def test_hugging_face_dataset_rows_are_those_before_shuffle_and_select(tmp_path, workers):
     datasets = pytest.importorskip("datasets", reason="make test-all installs datasets")
     whole = datasets.Dataset.from_dict({"x": [[float(row), 1.0] for row in range(60)]}).with_format("torch")
     part = whole.shuffle(seed=3).select(range(5, 45))
@@ -88,20 +88,20 @@ def test_rows_of_a_hugging_face_dataset_before_it_was_shuffled_and_selected_from
         trained = trained_with(loader, lambda batch: batch["x"])
         assert samples(watched) == trained
         assert len(trained) == 10
-        names = {batch["dataset"] for batch in watched.messages_of("batch")}
+        names = {batch["dataset"] for batch in watched.messages("batch")}
     assert len(names) == 1
     assert names.pop().endswith(part._fingerprint)
 
 
-def test_a_stream_of_a_hugging_face_dataset_is_told_by_its_content(tmp_path):
+def test_hugging_face_stream_is_named_by_a_hash_of_its_content(tmp_path):
     datasets = pytest.importorskip("datasets", reason="make test-all installs datasets")
     whole = datasets.Dataset.from_dict({"x": [[float(row), 1.0] for row in range(40)]})
     stream = whole.to_iterable_dataset().shuffle(seed=3, buffer_size=16).with_format("torch")
     with watch_rank(tmp_path) as watched:
         trained = trained_with(DataLoader(stream, batch_size=4), lambda batch: batch["x"])
-        said = samples(watched)
-    assert len(said) == len(trained) == len({name for (name,) in said}) == 10
-    assert all(name.startswith("hash:") for (name,) in said)
+        reported = samples(watched)
+    assert len(reported) == len(trained) == len({name for (name,) in reported}) == 10
+    assert all(name.startswith("hash:") for (name,) in reported)
 
 
 # -- WebDataset --------------------------------------------------------------------------------------------------------
@@ -127,43 +127,43 @@ def pipeline(shards):
 
 
 @WORKERS
-def test_keys_and_shards_of_a_webdataset(tmp_path, shards, workers):
+def test_webdataset_samples_are_named_by_shard_and_key(tmp_path, shards, workers):
     _, data = pipeline(shards)
     with watch_rank(tmp_path) as watched:
         loader = DataLoader(data.batched(4), batch_size=None, num_workers=workers)
         trained = trained_with(loader, lambda batch: torch.as_tensor(batch["x"]))
-        said = samples(watched)
-    assert said == [[f"part-{row // 12}.tar/{row:03d}" for row in rows] for rows in trained]
-    assert len(said) == 12
+        reported = samples(watched)
+    assert reported == [[f"part-{row // 12}.tar/{row:03d}" for row in rows] for rows in trained]
+    assert len(reported) == 12
 
 
 @WORKERS
-def test_keys_in_tuples_of_a_webdataset(tmp_path, shards, workers):
+def test_webdataset_tuples_are_named_by_their_key(tmp_path, shards, workers):
     webdataset, data = pipeline(shards)
     with watch_rank(tmp_path) as watched:
         loader = webdataset.WebLoader(data.to_tuple("x", "__key__").batched(4), batch_size=None, num_workers=workers)
         trained = trained_with(loader, lambda batch: batch[0])
-        said = samples(watched)
-    assert said == [[f"{row:03d}" for row in rows] for rows in trained]
+        reported = samples(watched)
+    assert reported == [[f"{row:03d}" for row in rows] for rows in trained]
 
 
 @WORKERS
-def test_a_webdataset_that_drops_its_keys_is_told_by_its_content(tmp_path, shards, workers):
+def test_webdataset_without_keys_is_named_by_a_hash_of_its_content(tmp_path, shards, workers):
     _, data = pipeline(shards)
     with watch_rank(tmp_path) as watched:
         loader = DataLoader(data.to_tuple("x").batched(4), batch_size=None, num_workers=workers)
         trained = trained_with(loader, lambda batch: batch[0])
-        said = samples(watched)
-    assert len(trained) == len({name for (name,) in said}) == 12
-    assert all(name.startswith("hash:") for (name,) in said)
+        reported = samples(watched)
+    assert len(trained) == len({name for (name,) in reported}) == 12
+    assert all(name.startswith("hash:") for (name,) in reported)
 
 
-def test_whoever_mixes_the_batches_of_a_loader_anew_makes_them_unknown(tmp_path, shards):
+def test_rebatched_samples_are_unknown(tmp_path, shards):
     webdataset, data = pipeline(shards)
     with watch_rank(tmp_path) as watched:
         loader = webdataset.WebLoader(data.to_tuple("x", "__key__").batched(4), batch_size=None)
         mixed = loader.unbatched().shuffle(8).batched(4)
         trained = trained_with(mixed, lambda batch: batch[0])
-        said = [batch.get("samples") for batch in watched.messages_of("batch")]
+        reported = [batch.get("samples") for batch in watched.messages("batch")]
     assert len(trained) == 12
-    assert all(names is None for names in said)
+    assert all(names is None for names in reported)

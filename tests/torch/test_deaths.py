@@ -1,4 +1,4 @@
-"""Ranks that end before their time: what they did is not lost, and how they ended is told."""
+"""Ranks that end early: their steps are not lost, and how they ended is reported."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training_processes import SentRecord, command_answer, sent_records, start_run, torchrun
+from tests.support.training_processes import SentRecord, answer, running, sent_records, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "mortal.py"
 
 
-# How rank 1 ends, and what is said of it.
+# How rank 1 ends, and its outcome.
 ENDS = {
     "kill": "killed",
     "term": "killed",
@@ -26,40 +26,40 @@ ENDS = {
 ERRORS = {"raise": "ValueError", "own_hook": "ValueError", "out_of_memory": "OutOfMemoryError"}
 
 
-def steps_of(said: list[SentRecord], launch: str, rank: int) -> list[int]:
+def steps_of(records: list[SentRecord], launch: str, rank: int) -> list[int]:
     """The steps in the windows of a rank."""
-    windows = [one.fields for one in said if (one.name, one.launch, one.rank) == ("window", launch, rank)]
+    windows = [one.fields for one in records if (one.name, one.launch, one.rank) == ("window", launch, rank)]
     return [step for window in windows for step in range(window["first_step"], window["first_step"] + window["steps"])]
 
 
 @pytest.mark.heavy
-def test_however_a_rank_ends_nothing_it_did_is_lost_and_its_end_is_told(tmp_path):
+def test_rank_that_dies_loses_no_steps_and_its_end_is_reported(tmp_path):
     """Two ranks live as often as there are ways to die for the second, and once more."""
     restarts = ("--max-restarts", str(len(ENDS)))
     command = torchrun(PROGRAM, str(tmp_path), *ENDS, ranks=2, more=restarts)
     process = start_run(command, "--data", str(tmp_path / "data"), PYROMETER_RUN="mortal")
     _, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
-    said = sent_records(tmp_path / "data")
-    *deadly, last = dict.fromkeys(one.launch for one in said)
+    records = sent_records(tmp_path / "data")
+    *deadly, last = dict.fromkeys(one.launch for one in records)
     first = 1  # step of a life
     for launch, way in zip(deadly, ENDS, strict=True):
         for rank in (0, 1):
-            steps = steps_of(said, launch, rank)
+            steps = steps_of(records, launch, rank)
             assert steps == list(range(first, first + len(steps)))  # none twice, none lost
             assert steps[-1] in ((25, 26) if rank else (26,))  # the last one of rank 1 may not have been closed
-        of_dead = [one for one in said if (one.launch, one.rank) == (launch, 1)]
+        of_dead = [one for one in records if (one.launch, one.rank) == (launch, 1)]
         assert [one.fields["outcome"] for one in of_dead if "outcome" in one.fields] == [ENDS[way]]
-        told = [
+        errors = [
             one.fields
             for one in of_dead
             if one.name == "event" and one.fields["kind"] in ("exception", "out_of_memory")
         ]
-        assert [error["reason"] for error in told] == ([ERRORS[way]] if way in ERRORS else [])
-        assert all("in run_out_of_" in error["message"] for error in told)
+        assert [error["reason"] for error in errors] == ([ERRORS[way]] if way in ERRORS else [])
+        assert all("in run_out_of_" in error["message"] for error in errors)
         first = 21
-    assert [steps_of(said, last, rank) for rank in (0, 1)] == [list(range(21, 40))] * 2
-    assert [one.fields["resumed_step"] for one in said if "resumed_step" in one.fields] == [20, 20] * len(ENDS)
+    assert [steps_of(records, last, rank) for rank in (0, 1)] == [list(range(21, 40))] * 2
+    assert [one.fields["resumed_step"] for one in records if "resumed_step" in one.fields] == [20, 20] * len(ENDS)
     (run,) = command_answer(tmp_path / "data", "runs")["rows"]
     assert (run["run"], run["attempts"], run["ranks"], run["outcome"]) == ("mortal", len(ENDS) + 1, 2, "succeeded")
     found = command_answer(tmp_path / "data", "why", "--all", PYROMETER_FINDING_MIN_MS="0")["findings"]

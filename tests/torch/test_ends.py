@@ -1,4 +1,4 @@
-"""However a process ends, its run has the outcome that its exit code says, and the program notices nothing."""
+"""The outcome of a run matches the exit code of its process, and the program behaves as without the SDK."""
 
 from __future__ import annotations
 
@@ -63,24 +63,24 @@ def unwatched(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, int],
 
 
 def check(data: Path, folder: Path, unwatched: tuple[dict[str, int], dict[str, str]]) -> None:
-    """The program ended as it does unwatched, and every run of it is told as it ended."""
+    """The program ended as it does unwatched, and every run has the outcome of its process."""
     statuses, errors = left_by(folder)
     assert statuses == unwatched[0]
     assert {way: text for way, text in errors.items() if text != unwatched[1][way]} == {}
     rows: list[dict[str, Any]] = command_answer(data, "runs")["rows"]
     assert {row["run"]: row["outcome"] for row in rows} == {way: outcome(code) for way, code in statuses.items()}
-    told = {row["run"]: row["failure"]["error"] for row in rows if row["failure"] and row["failure"]["error"]}
-    assert told == ERRORS
+    errors_by_run = {row["run"]: row["failure"]["error"] for row in rows if row["failure"] and row["failure"]["error"]}
+    assert errors_by_run == ERRORS
 
 
-def test_under_pyrometer_run_the_outcome_is_what_the_exit_code_says(tmp_path, unwatched):
+def test_outcome_matches_the_exit_code_under_pyrometer_run(tmp_path, unwatched):
     process = start_run([sys.executable, str(PROGRAM), str(tmp_path)], "--data", str(tmp_path / "data"))
     _, error = process.communicate(timeout=300)
     assert process.returncode == 0, error
     check(tmp_path / "data", tmp_path, unwatched)
 
 
-def test_with_an_endpoint_alone_the_outcome_is_what_the_exit_code_says(tmp_path, unwatched):
+def test_outcome_matches_the_exit_code_with_only_an_endpoint(tmp_path, unwatched):
     data, spool = tmp_path / "data", tmp_path / "spool"
     variables = environment(spool, PYROMETER_WINDOW_S="1")
     variables["PYROMETER_ENDPOINT"] = data.as_uri()
@@ -94,7 +94,7 @@ def test_with_an_endpoint_alone_the_outcome_is_what_the_exit_code_says(tmp_path,
 
 
 @pytest.mark.parametrize("way", ["system_exit", "hook_leaves", "killed"])
-def test_of_the_command_itself_too(tmp_path, unwatched, way):
+def test_outcome_matches_the_exit_code_of_the_command_itself(tmp_path, unwatched, way):
     process = start_run([sys.executable, str(PROGRAM), str(tmp_path), way], "--data", str(tmp_path / "data"))
     process.communicate(timeout=300)
     status = unwatched[0][way]
@@ -120,12 +120,12 @@ for step in range(20):
 
 
 @pytest.mark.parametrize(("code", "error"), [("3", "exit code 3"), ("'no more data'", "SystemExit: no more data")])
-def test_a_rank_that_exits_failed_before_those_that_lose_their_connection_to_it(tmp_path, code, error):
+def test_failure_names_the_rank_that_exited_first(tmp_path, code, error):
     program = tmp_path / "program.py"
     program.write_text(EXITING_RANK)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     process = start_run([*launcher, str(program), code], "--data", str(tmp_path / "data"))
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 1, said
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 1, stderr
     (row,) = command_answer(tmp_path / "data", "runs")["rows"]
     assert (row["outcome"], row["failure"]["rank"], row["failure"]["error"]) == ("failed", 1, error)

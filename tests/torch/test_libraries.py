@@ -1,4 +1,4 @@
-"""What the tests of the SDK stand on: the PyTorch that was meant, and libraries that work beside it."""
+"""The environment of the SDK's tests: the expected PyTorch version, and libraries that work next to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 EXTRAS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
-# What it takes for each library to be there: an import that reaches its compiled parts.
+# How to check that each library is installed: an import that reaches its compiled parts.
 IMPORTS = {
     "transformers": "from transformers import Trainer",
     "accelerate": "from accelerate import Accelerator",
@@ -41,7 +41,7 @@ IMPORTS = {
 }
 
 
-def test_it_is_the_pytorch_that_was_asked_for_and_trains_without_a_warning():
+def test_pytorch_has_the_pinned_version_and_trains_without_warnings():
     import torch
 
     (wanted,) = (one for one in EXTRAS["dev"] if one.startswith("torch"))
@@ -59,7 +59,7 @@ def test_it_is_the_pytorch_that_was_asked_for_and_trains_without_a_warning():
     assert losses == sorted(losses, reverse=True)
 
 
-def test_every_library_of_the_extra_is_looked_at():
+def test_every_library_of_the_heavy_extra_has_an_import_check():
     names = [re.split(r"[<>=[]", wanted)[0] for wanted in EXTRAS["heavy"]]
     assert len(names) == len(IMPORTS)
     for name in names:
@@ -68,8 +68,8 @@ def test_every_library_of_the_extra_is_looked_at():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("library", [pytest.param(name, marks=pytest.mark.needs(name)) for name in IMPORTS])
-def test_a_library_works_beside_it(library, tmp_path):
-    said = subprocess.run(
+def test_library_can_be_imported(library, tmp_path):
+    result = subprocess.run(
         [sys.executable, "-c", IMPORTS[library]], capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    assert said.returncode == 0, said.stderr
+    assert result.returncode == 0, result.stderr

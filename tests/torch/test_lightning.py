@@ -82,75 +82,75 @@ def trainer_for(pl, folder, **options):
 
 
 def collected(watched):
-    told = SimpleNamespace(run=[], window=[], span=[], batch=[], metric=[], event=[])
+    reports = SimpleNamespace(run=[], window=[], span=[], batch=[], metric=[], event=[])
     for kind, message in watched.close():
-        getattr(told, kind).append(message)
-    return told
+        getattr(reports, kind).append(message)
+    return reports
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["as it came", "copied"])
 @pytest.mark.parametrize(("manual", "accumulation"), [(False, 1), (False, 2), (True, 1)])
-def test_a_fit_and_its_resume(pl, tmp_path, manual, accumulation, copies):
+def test_fit_reports_training_and_resume(pl, tmp_path, manual, accumulation, copies):
     loaders = DataLoader(Rows(44), batch_size=4, shuffle=True), DataLoader(Rows(12), batch_size=4)
     with watch_rank(tmp_path / "one") as watched:
         module = module_for(pl, manual=manual, copies=copies)
         saving = pl.callbacks.ModelCheckpoint(tmp_path / "saved", every_n_epochs=1, save_top_k=-1)
         trainer = trainer_for(pl, tmp_path, callbacks=[saving], accumulate_grad_batches=accumulation)
         trainer.fit(module, *loaders)
-        told = collected(watched)
+        reports = collected(watched)
         amounts = [watched.amounts(number) for number in range(1, trainer.global_step)]
     each = -(-11 // accumulation)
-    assert [event for event in told.event if event["kind"] == "sdk_error"] == []
+    assert [event for event in reports.event if event["kind"] == "sdk_error"] == []
     assert watched.rank.recorder.count == trainer.global_step == 2 * each
     steps = [
         (epoch * each + number // accumulation, number % accumulation) for epoch in range(2) for number in range(11)
     ]
-    said = [(b["step"], b["micro_batch"], b.get("samples")) for b in told.batch]
-    assert said == [(*at, rows) for at, rows in zip(steps, module.saw, strict=True)]
+    batches = [(b["step"], b["micro_batch"], b.get("samples")) for b in reports.batch]
+    assert batches == [(*at, rows) for at, rows in zip(steps, module.saw, strict=True)]
     first = 4 // accumulation  # the module is never called itself: what is called is found step by step
     for phase in ("data", "forward", "backward", "optimizer"):
         assert all(of_step[phase] > 0 for of_step in amounts[first:]), phase
     assert [number for number, of_step in enumerate(amounts, 1) if of_step["evaluate"]] == [each]
-    assert [event["step"] for event in told.event if event["kind"] == "checkpoint_saved"] == [each, 2 * each]
+    assert [event["step"] for event in reports.event if event["kind"] == "checkpoint_saved"] == [each, 2 * each]
     assert watched.rank.identity["framework"] == "lightning"
-    heard = [(m["name"], m["step"]) for m in told.metric]
+    logged = [(m["name"], m["step"]) for m in reports.metric]
     # as Lightning's own loggers number them: steps are counted from 0, a validation has the number of the step before
-    assert [step for name, step in heard if name == "train/loss"] == list(range(2 * each))
-    assert [step for name, step in heard if name == "val_loss"] == [each - 1, 2 * each - 1]
-    assert "loss" not in {name for name, step in heard if step > 1}  # somebody logs one
+    assert [step for name, step in logged if name == "train/loss"] == list(range(2 * each))
+    assert [step for name, step in logged if name == "val_loss"] == [each - 1, 2 * each - 1]
+    assert "loss" not in {name for name, step in logged if step > 1}  # the program logs one
 
     with watch_rank(tmp_path / "two") as watched:
         module = module_for(pl, manual=manual, copies=copies)
         trainer = trainer_for(pl, tmp_path, accumulate_grad_batches=accumulation, enable_checkpointing=False)
         (path,) = (tmp_path / "saved").glob("epoch=0*")
         trainer.fit(module, *loaders, ckpt_path=path, weights_only=False)
-        told = collected(watched)
-    assert [message["resumed_step"] for message in told.run if "resumed_step" in message] == [each]
-    assert [b["step"] for b in told.batch] == [at[0] for at in steps[11:]]
-    assert [b.get("samples") for b in told.batch] == module.saw
+        reports = collected(watched)
+    assert [message["resumed_step"] for message in reports.run if "resumed_step" in message] == [each]
+    assert [b["step"] for b in reports.batch] == [at[0] for at in steps[11:]]
+    assert [b.get("samples") for b in reports.batch] == module.saw
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["as it came", "copied"])
-def test_a_stream_of_which_lightning_looks_one_ahead(pl, tmp_path, copies):
+def test_prefetched_stream_is_paired_with_its_steps(pl, tmp_path, copies):
     with watch_rank(tmp_path) as watched:
         module = module_for(pl, copies=copies)
         trainer = trainer_for(pl, tmp_path, enable_checkpointing=False)
         trainer.fit(module, DataLoader(Stream(), batch_size=4), DataLoader(Rows(12), batch_size=4))
-        told = collected(watched)
+        reports = collected(watched)
     hashes = {}
-    assert [b["step"] for b in told.batch] == list(range(22))
-    for batch, rows in zip(told.batch, module.saw, strict=True):
+    assert [b["step"] for b in reports.batch] == list(range(22))
+    for batch, rows in zip(reports.batch, module.saw, strict=True):
         hashes.setdefault(tuple(rows), set()).update(batch["samples"])
     assert len(hashes) == len(set.union(*hashes.values())) == 11
 
 
-def test_the_entry_point_tells_where_a_validation_begins_and_ends_whatever_it_calls(pl, tmp_path, monkeypatch):
+def test_callback_marks_the_begin_and_end_of_a_validation(pl, tmp_path, monkeypatch):
     name = "callbacks" if pl.__name__ == "lightning.pytorch" else "callbacks_of_pytorch_lightning"
     factory = getattr(entry, name)
     monkeypatch.setattr(entry.boot, "_hooks", None)
     for variable in ("PYROMETER_ENDPOINT", "PYROMETER_SPOOL"):
         monkeypatch.delenv(variable, raising=False)
-    assert factory() == []  # nobody wants to know
+    assert factory() == []  # no target is configured
     module = module_for(pl)
     module.validation_step = lambda *_: time.sleep(0.05)  # nothing of the model
     with watch_rank(tmp_path) as watched:
@@ -163,7 +163,7 @@ def test_the_entry_point_tells_where_a_validation_begins_and_ends_whatever_it_ca
     assert sum(evaluated_ms[:5]) == 0
 
 
-def test_processes_that_are_spawned_get_a_callback_that_needs_nothing_of_ours(pl, tmp_path, monkeypatch):
+def test_spawned_processes_get_a_plain_callback(pl, tmp_path, monkeypatch):
     """`ddp_spawn` and `ddp_notebook` pickle the Trainer with its callbacks."""
     with watch_rank(tmp_path) as watched:
         monkeypatch.setattr(entry.boot, "_hooks", watched.hooks)
@@ -174,21 +174,21 @@ def test_processes_that_are_spawned_get_a_callback_that_needs_nothing_of_ours(pl
     assert all(type(one).__module__.startswith(pl.__name__) for one in spawned.callbacks)
 
 
-def test_loggers_hear_it_and_we_hear_it_once(pl, tmp_path):
+def test_value_logged_to_several_loggers_is_reported_once(pl, tmp_path):
     pytest.importorskip("tensorboard", reason="make test-all installs tensorboard")
     loggers = [pl.loggers.TensorBoardLogger(tmp_path, name="board"), pl.loggers.CSVLogger(tmp_path, name="csv")]
     with watch_rank(tmp_path) as watched:
         trainer = trainer_for(pl, tmp_path, logger=loggers, max_epochs=1, enable_checkpointing=False)
         trainer.fit(module_for(pl), DataLoader(Rows(24), batch_size=4))
-        told = collected(watched)
-    assert [(m["step"], m["goal"]) for m in told.metric if m["name"] == "train/loss"] == [
+        reports = collected(watched)
+    assert [(m["step"], m["goal"]) for m in reports.metric if m["name"] == "train/loss"] == [
         (step, "min") for step in range(6)
     ]
-    assert {m["name"] for m in told.metric} <= {"train/loss", "loss"}
+    assert {m["name"] for m in reports.metric} <= {"train/loss", "loss"}
     assert len((tmp_path / "csv" / "version_0" / "metrics.csv").read_text().splitlines()) == 7
 
 
-def test_weights_are_the_same_to_the_last_bit(pl, tmp_path):
+def test_lightning_weights_are_the_same_to_the_last_bit(pl, tmp_path):
     def weights():
         pl.seed_everything(3, verbose=False)
         module = module_for(pl)

@@ -83,8 +83,8 @@ class Loop:
                 self.model(x)
 
 
-def told(watched) -> list[tuple[int, int, list[int | str] | None]]:
-    return [(batch["step"], batch["micro_batch"], batch.get("samples")) for batch in watched.messages_of("batch")]
+def reported_batches(watched) -> list[tuple[int, int, list[int | str] | None]]:
+    return [(batch["step"], batch["micro_batch"], batch.get("samples")) for batch in watched.messages("batch")]
 
 
 def unknown(trained):
@@ -103,7 +103,7 @@ def unknown(trained):
     ],
     ids=["no workers", "workers", "persistent workers", "any order", "batches of the sampler's own"],
 )
-def test_every_batch_of_a_map_style_loader(tmp_path, options, copies):
+def test_map_style_loader_reports_the_samples_of_every_batch(tmp_path, options, copies):
     nap_s = 0.002 if "in_order" in options else 0.0
     data = Rows(nap_s=nap_s)
     if "sampler" in options:
@@ -115,38 +115,38 @@ def test_every_batch_of_a_map_style_loader(tmp_path, options, copies):
         for _ in range(3):
             for x in loader:
                 loop.train(x)
-        batches = watched.messages_of("batch")
+        batches = watched.messages("batch")
     assert [(b["step"], b["micro_batch"], b["samples"]) for b in batches] == loop.trained
     assert len({(b["loader"], b["epoch"], b["send_index"]) for b in batches}) == len(batches)
     assert {b["epoch"] for b in batches} == {0, 1, 2}
 
 
-def test_subsets_of_subsets_are_rows_of_the_whole(tmp_path):
+def test_nested_subsets_are_reported_as_rows_of_the_whole_data_set(tmp_path):
     whole = Rows(64)
     part = Subset(Subset(whole, list(range(63, 0, -2))), torch.arange(20).tolist())
     with watch_rank(tmp_path) as watched:
         loop = Loop(copies=True)
         for x in DataLoader(part, batch_size=4, shuffle=True):
             loop.train(x)
-        batches = watched.messages_of("batch")
+        batches = watched.messages("batch")
     assert [(b["step"], b["micro_batch"], b["samples"]) for b in batches] == loop.trained
     assert {b["dataset"] for b in batches} == {"Rows"}
 
 
 @pytest.mark.parametrize("is_part", [False, True])
-def test_data_that_is_gone_before_anybody_looked_has_its_name_and_no_row_is_guessed(tmp_path, is_part):
-    """A short program is over before its batches are handed on."""
+def test_freed_data_set_keeps_its_name_and_has_unknown_rows(tmp_path, is_part):
+    """A short program has ended before its batches are published."""
     with watch_rank(tmp_path) as watched:
         loop = Loop(copies=True)
         for x in DataLoader(Subset(Rows(64), range(40, 60)) if is_part else Rows(20), batch_size=4, shuffle=True):
             loop.train(x)
-        batches = watched.messages_of("batch")
+        batches = watched.messages("batch")
     assert {b["dataset"] for b in batches} == {"Rows"}
-    said = [(b["step"], b["micro_batch"], b.get("samples")) for b in batches]
-    assert said == (unknown(loop.trained) if is_part else loop.trained)
+    reported = [(b["step"], b["micro_batch"], b.get("samples")) for b in batches]
+    assert reported == (unknown(loop.trained) if is_part else loop.trained)
 
 
-def test_what_data_opens_when_it_is_asked_for_is_not_opened_by_us(tmp_path):
+def test_properties_of_a_data_set_are_not_read(tmp_path):
     """Files that are opened before workers are forked are shared by all of them: HDF5 reads rubbish then."""
     opened = []
 
@@ -157,14 +157,14 @@ def test_what_data_opens_when_it_is_asked_for_is_not_opened_by_us(tmp_path):
         loop = Loop(copies=True)
         for x in DataLoader(Lazily(20), batch_size=4):
             loop.train(x)
-        batches = watched.messages_of("batch")
+        batches = watched.messages("batch")
     assert {b["dataset"] for b in batches} == {"Lazily"}
     assert len(batches) == 5
     assert opened == []
 
 
 @EVERY
-def test_a_loop_in_another_thread_than_the_one_that_began(tmp_path, copies):
+def test_training_loop_may_run_in_another_thread(tmp_path, copies):
     loops = []
 
     def train():
@@ -177,10 +177,10 @@ def test_a_loop_in_another_thread_than_the_one_that_began(tmp_path, copies):
         thread = threading.Thread(target=train)
         thread.start()
         thread.join()
-        assert told(watched) == loops[0].trained
+        assert reported_batches(watched) == loops[0].trained
 
 
-def test_batches_that_another_thread_took_make_the_rest_unknown(tmp_path):
+def test_batch_taken_by_another_thread_makes_the_rest_unknown(tmp_path):
     data = Rows(20)
     with watch_rank(tmp_path) as watched:
         loop, batches = Loop(copies=True), iter(DataLoader(data, batch_size=4, shuffle=True))
@@ -189,11 +189,11 @@ def test_batches_that_another_thread_took_make_the_rest_unknown(tmp_path):
         thread.join()
         for x in batches:
             loop.train(x)
-        assert told(watched) == unknown(loop.trained)
+        assert reported_batches(watched) == unknown(loop.trained)
 
 
 @EVERY
-def test_batches_that_are_drawn_together_and_used_one_by_one(tmp_path, copies):
+def test_batches_drawn_in_groups_are_paired_with_their_steps(tmp_path, copies):
     with watch_rank(tmp_path) as watched:
         loop = Loop(copies)
         for _ in range(2):
@@ -202,7 +202,7 @@ def test_batches_that_are_drawn_together_and_used_one_by_one(tmp_path, copies):
                 for x in group:
                     loop.backward(x)
                 loop.step()
-        assert told(watched) == loop.trained
+        assert reported_batches(watched) == loop.trained
 
 
 def fetching_ahead(loader):
@@ -215,7 +215,7 @@ def fetching_ahead(loader):
     yield current
 
 
-def test_whoever_fetches_ahead_is_seen_through_where_tensors_are_the_same(tmp_path):
+def test_prefetched_batches_are_paired_by_their_tensors(tmp_path):
     loader = DataLoader(Rows(), batch_size=4, shuffle=True)
     with watch_rank(tmp_path) as watched:
         loop = Loop(copies=False)
@@ -224,24 +224,27 @@ def test_whoever_fetches_ahead_is_seen_through_where_tensors_are_the_same(tmp_pa
         )  # over the ends of epochs, too
         for x in endless:
             loop.train(x)
-        said = told(watched)
-    assert said[1:] == loop.trained[1:]
-    assert said[0] in (loop.trained[0], *unknown(loop.trained[:1]))  # the model is found at the end of the first step
+        reported = reported_batches(watched)
+    assert reported[1:] == loop.trained[1:]
+    assert reported[0] in (
+        loop.trained[0],
+        *unknown(loop.trained[:1]),
+    )  # the model is found at the end of the first step
 
 
-def test_whoever_fetches_ahead_unseen_makes_batches_unknown_and_never_wrong(tmp_path):
+def test_prefetched_copies_are_unknown_and_never_wrong(tmp_path):
     loader = DataLoader(Rows(), batch_size=4, shuffle=True)
     with watch_rank(tmp_path) as watched:
         loop = Loop(copies=True)
         for x in fetching_ahead(itertools.chain.from_iterable(loader for _ in range(3))):
             loop.train(x)
-        said = told(watched)
-    assert said
-    assert all(samples is None for _, _, samples in said)
+        reported = reported_batches(watched)
+    assert reported
+    assert all(samples is None for _, _, samples in reported)
 
 
 @pytest.mark.parametrize("skipped", [(0, 1, 2), (5,), (5, 9, 11)], ids=str)
-def test_a_batch_that_is_thrown_away_is_never_anybodys(tmp_path, skipped):
+def test_discarded_batch_is_never_assigned_to_a_step(tmp_path, skipped):
     """By copies it is unknown until the epoch ends; where tensors are the same it is known all the same."""
     for copies in (False, True):
         with watch_rank(tmp_path / str(copies)) as watched:
@@ -250,17 +253,17 @@ def test_a_batch_that_is_thrown_away_is_never_anybodys(tmp_path, skipped):
                 for number, x in enumerate(loader):
                     if epoch or number not in skipped:
                         loop.train(x)
-            said = {(step, micro_batch): samples for step, micro_batch, samples in told(watched)}
+            reported = {(step, micro_batch): samples for step, micro_batch, samples in reported_batches(watched)}
         right = {(step, micro_batch): samples for step, micro_batch, samples in loop.trained}
         first, steps = skipped[0], 12 - len(skipped)
-        assert all(samples is None or samples == right[at] for at, samples in said.items())
-        known = [step for (step, _), samples in said.items() if samples is not None]
+        assert all(samples is None or samples == right[at] for at, samples in reported.items())
+        known = [step for (step, _), samples in reported.items() if samples is not None]
         assert set(known) >= set(range(first)) | set(range(steps, steps + 12))
         if not copies:
             assert set(known) >= set(range(1, steps + 12))
 
 
-def test_a_batch_that_is_thrown_away_in_a_group_is_never_anybodys(tmp_path):
+def test_batch_discarded_from_a_group_is_never_assigned_to_a_step(tmp_path):
     with watch_rank(tmp_path) as watched:
         loop = Loop(copies=True)
         batches = iter(DataLoader(Rows(64), batch_size=4, shuffle=True))
@@ -269,13 +272,13 @@ def test_a_batch_that_is_thrown_away_in_a_group_is_never_anybodys(tmp_path):
                 if (loop.step_number, number) != (1, 1):
                     loop.backward(x)
             loop.step()
-        said = told(watched)
-    assert said[:4] == loop.trained[:4]
-    assert said[4:] == unknown(loop.trained[4:])
+        reported = reported_batches(watched)
+    assert reported[:4] == loop.trained[:4]
+    assert reported[4:] == unknown(loop.trained[4:])
 
 
 @EVERY
-def test_two_loaders_side_by_side_and_one_that_trains_twice_with_each_batch(tmp_path, copies):
+def test_zipped_loaders_and_reused_batches_are_paired_with_their_steps(tmp_path, copies):
     with watch_rank(tmp_path) as watched:
         loop = Loop(copies)
         pairs = zip(*(DataLoader(Rows(), batch_size=4, shuffle=True) for _ in range(2)), strict=True)
@@ -285,9 +288,9 @@ def test_two_loaders_side_by_side_and_one_that_trains_twice_with_each_batch(tmp_
             loop.backward(x)
             loop.backward(x)  # as a GAN does, or whoever divides a batch
             loop.step()
-        said = watched.messages_of("batch")
+        reported = watched.messages("batch")
     together = {}
-    for batch in said:
+    for batch in reported:
         together.setdefault(batch["step"], []).extend(batch["samples"])
     assert [together[step] for step in range(12)] == [rows for _, _, rows in loop.trained[:12]]
     assert [together[step] for step in range(12, 24)] == [rows for _, _, rows in loop.trained[12::2]]
@@ -295,8 +298,8 @@ def test_two_loaders_side_by_side_and_one_that_trains_twice_with_each_batch(tmp_
 
 @EVERY
 @pytest.mark.parametrize("batches", [1, 3, None])
-def test_data_that_evaluates_is_not_data_that_trains(tmp_path, copies, batches):
-    """Before the first step nobody knows the model yet, and loops over evaluation data end where they like."""
+def test_evaluation_batches_are_not_training_batches(tmp_path, copies, batches):
+    """Before the first step the model is unknown, and loops over evaluation data may end anywhere."""
     with watch_rank(tmp_path) as watched:
         loop = Loop(copies)
         loader, other = (DataLoader(Rows(), batch_size=4, shuffle=True) for _ in range(2))
@@ -308,11 +311,11 @@ def test_data_that_evaluates_is_not_data_that_trains(tmp_path, copies, batches):
                 if number % 4 == 3:
                     loop.evaluate(itertools.islice(other, batches))
         loop.evaluate(loader)
-        said = told(watched)
-    assert said == loop.trained
+        reported = reported_batches(watched)
+    assert reported == loop.trained
 
 
-def test_data_that_evaluates_a_model_that_is_not_trained_itself(tmp_path):
+def test_batches_that_evaluate_an_untrained_model_are_not_training_batches(tmp_path):
     """An average of the weights, say: its calls are not watched."""
     with watch_rank(tmp_path) as watched:
         loop, average = Loop(copies=True), Net()
@@ -323,7 +326,7 @@ def test_data_that_evaluates_a_model_that_is_not_trained_itself(tmp_path):
                 with torch.no_grad():
                     for y in itertools.islice(other, 1 + number // 4):
                         average(y)
-        assert told(watched) == loop.trained
+        assert reported_batches(watched) == loop.trained
 
 
 class Stream(IterableDataset):
@@ -341,15 +344,15 @@ class Stream(IterableDataset):
 
 @EVERY
 @pytest.mark.parametrize("workers", [0, 2])
-def test_streams_are_told_by_their_content(tmp_path, copies, workers):
+def test_streams_are_named_by_a_hash_of_their_content(tmp_path, copies, workers):
     with watch_rank(tmp_path) as watched:
         loop, loader = Loop(copies), DataLoader(Stream(), batch_size=4, num_workers=workers)
         for _ in range(2):
             for x in loader:
                 loop.train(x)
-        said = told(watched)
+        reported = reported_batches(watched)
     hashes = {}
-    for (step, micro_batch, (name,)), (*at, rows) in zip(said, loop.trained, strict=True):
+    for (step, micro_batch, (name,)), (*at, rows) in zip(reported, loop.trained, strict=True):
         assert [step, micro_batch] == at
         assert name.startswith("hash:")
         hashes.setdefault(tuple(rows), set()).add(name)
@@ -357,9 +360,9 @@ def test_streams_are_told_by_their_content(tmp_path, copies, workers):
     assert len(set.union(*hashes.values())) == 6
 
 
-def test_the_model_needs_no_loader(tmp_path):
+def test_model_trains_without_a_loader(tmp_path):
     with watch_rank(tmp_path) as watched:
         loop = Loop(copies=False)
         for number in range(4):
             loop.train(torch.tensor([[number, 1.0]]))
-        assert told(watched) == []
+        assert reported_batches(watched) == []

@@ -35,7 +35,7 @@ for _ in range(3):
 
 
 @pytest.mark.heavy
-def test_the_row_that_makes_the_loss_jump_is_named(tmp_path):
+def test_lineage_names_the_row_behind_loss_spikes(tmp_path):
     """Three epochs, in three orders: what all jumps have in common is that row."""
     (tmp_path / "train.py").write_text(TRAIN)
     data = ["--data", str(tmp_path / "data")]

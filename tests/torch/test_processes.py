@@ -23,7 +23,7 @@ def python(script: str, spool: Path | None = None, *options: str, **variables: s
 
 
 @pytest.mark.heavy
-def test_only_processes_that_train_are_ranks_and_each_has_one_thread(tmp_path):
+def test_only_training_processes_become_ranks_with_one_thread_each(tmp_path):
     pytest.importorskip("torch", reason="make setup installs torch")
     spool = tmp_path / "spool"
     done = run_training(PROGRAMS / "forks.py", str(tmp_path), spool=spool, PYROMETER_DEBUG="1")
@@ -36,8 +36,8 @@ def test_only_processes_that_train_are_ranks_and_each_has_one_thread(tmp_path):
     steps: dict[int, int] = {}
     errors: dict[int, str] = {}
     Watcher(Spool(spool)).look()  # says how those that are gone have ended
-    for who, said in spool_parts(spool):
-        for kind, words in said:
+    for who, messages in spool_parts(spool):
+        for kind, words in messages:
             if "outcome" in words:
                 ends.setdefault(who["pid"], []).append(words["outcome"])
             if kind == "window":
@@ -51,7 +51,7 @@ def test_only_processes_that_train_are_ranks_and_each_has_one_thread(tmp_path):
     assert "the child's own" in error
 
 
-def test_importing_is_cheap_and_brings_the_standard_library_alone():
+def test_import_is_fast_and_needs_only_the_standard_library():
     times: dict[str, list[int]] = {"pyrometer": [], "asyncio": []}
     for name in list(times) * 5:
         shown = python(f"import {name}", None, "-X", "importtime").stderr
@@ -66,7 +66,7 @@ def test_importing_is_cheap_and_brings_the_standard_library_alone():
     assert names - {"pyrometer"} <= set(sys.stdlib_module_names)
 
 
-def test_without_an_endpoint_there_is_nothing(tmp_path):
+def test_sdk_does_nothing_without_an_endpoint(tmp_path):
     script = (
         "import sys, threading, pyrometer; pyrometer.init(experiment='e'); pyrometer.log(loss=1.0)\n"
         "with pyrometer.span('s'): pass\n"
@@ -78,7 +78,7 @@ def test_without_an_endpoint_there_is_nothing(tmp_path):
 
 
 @pytest.mark.heavy
-def test_torch_that_never_trains_leaves_no_trace(tmp_path):
+def test_process_that_never_trains_is_left_unchanged(tmp_path):
     pytest.importorskip("torch", reason="make setup installs torch")
     script = (
         "import threading, torch; model = torch.nn.Linear(2, 2); model(torch.zeros(1, 2)).sum().backward()\n"

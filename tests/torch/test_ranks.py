@@ -1,4 +1,4 @@
-"""Real programs of several ranks: what they compute is the same to the last bit, and who is late is named."""
+"""Real programs of several ranks: their results are the same to the last bit, and the late rank is found."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def said(folder: Path, program: str, *arguments: str, spool: Path | None, ranks: int) -> list:
-    """What each rank answers."""
+def run_program(folder: Path, program: str, *arguments: str, spool: Path | None, ranks: int) -> list:
+    """Runs a program, and returns the results of each rank."""
     folder.mkdir(exist_ok=True)
     done = run_training(PROGRAMS / program, str(folder), *arguments, spool=spool, ranks=ranks, PYROMETER_DEBUG="1")
     assert done.returncode == 0, done.stderr
@@ -25,8 +25,8 @@ def said(folder: Path, program: str, *arguments: str, spool: Path | None, ranks:
 
 
 def messages(spool: Path, kind: str) -> list[tuple[int, dict]]:
-    """What ranks said of a kind, with their numbers."""
-    return [(who["rank"], words) for who, told in spool_parts(spool) for name, words in told if name == kind]
+    """The messages of one kind, with the rank of each."""
+    return [(who["rank"], words) for who, found in spool_parts(spool) for name, words in found if name == kind]
 
 
 def events(spool: Path, kind: str) -> list[tuple[int, dict]]:
@@ -34,27 +34,27 @@ def events(spool: Path, kind: str) -> list[tuple[int, dict]]:
 
 
 def rings(spool: Path) -> dict[int, Ring]:
-    """What ranks have left, by their numbers."""
+    """The rings that ranks have left, by rank."""
     ranks = {who["pid"]: who["rank"] for who, _ in spool_parts(spool)}
     return {ranks[int(path.stem)]: Ring.open(path) for path in (spool / "ranks").glob("*.ring")}
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_losses_weights_and_graphs_are_the_same_to_the_last_bit(tmp_path, ranks):
+def test_ranks_compute_the_same_to_the_last_bit(tmp_path, ranks):
     spool = tmp_path / "spool"
-    without = said(tmp_path / "without", "equal.py", spool=None, ranks=ranks)
-    watched = said(tmp_path / "watched", "equal.py", spool=spool, ranks=ranks)
+    without = run_program(tmp_path / "without", "equal.py", spool=None, ranks=ranks)
+    watched = run_program(tmp_path / "watched", "equal.py", spool=spool, ranks=ranks)
     assert watched == without
     assert not events(spool, "sdk_error")
     assert len(rings(spool)) == ranks
 
 
 @pytest.mark.heavy
-def test_sharded_models_are_the_same_their_late_rank_is_seen_and_their_checkpoints(tmp_path):
+def test_sharded_models_compute_the_same_and_report_late_rank_and_checkpoints(tmp_path):
     spools = [tmp_path / "first", tmp_path / "second"]
-    without = said(tmp_path / "without", "sharded.py", spool=None, ranks=2)
-    watched = said(tmp_path / "watched", "sharded.py", "late", spool=spools[0], ranks=2)
+    without = run_program(tmp_path / "without", "sharded.py", spool=None, ranks=2)
+    watched = run_program(tmp_path / "watched", "sharded.py", "late", spool=spools[0], ranks=2)
     assert watched == without
     comm = {rank: median(ring.column(PHASES.index("comm"), 2, 10)) for rank, ring in rings(spools[0]).items()}
     assert comm[0] > comm[1] + 25_000_000  # half of what rank 1 is late by
@@ -71,7 +71,7 @@ def test_sharded_models_are_the_same_their_late_rank_is_seen_and_their_checkpoin
     for rank, words in saved:
         files = Path(checkpoint).glob(f"__{rank}_*")
         assert int(words["reason"]) == sum(file.stat().st_size for file in files) > 0
-    said(tmp_path / "watched", "sharded.py", "resume", spool=spools[1], ranks=2)
+    run_program(tmp_path / "watched", "sharded.py", "resume", spool=spools[1], ranks=2)
     restored = events(spools[1], "restored")
     assert sorted((rank, words["step"], words["message"]) for rank, words in restored) == [
         (0, 10, checkpoint),
@@ -79,14 +79,14 @@ def test_sharded_models_are_the_same_their_late_rank_is_seen_and_their_checkpoin
     ]
     resumed = [words["resumed_step"] for _, words in messages(spools[1], "run") if "resumed_step" in words]
     firsts = {words["first_step"] for _, words in messages(spools[1], "window")}
-    assert (resumed, min(firsts)) == ([10, 10], 11)  # making the optimizer's state was no step
+    assert (resumed, min(firsts)) == ([10, 10], 11)  # creating the optimizer's state does not count as a step
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_late_rank_and_its_phase_are_found(tmp_path, ranks):
+def test_late_rank_and_its_phase_are_found(tmp_path, ranks):
     phases, steps = ["data", "copy", "forward", "backward", "garbage", "optimizer"], 12
-    said(tmp_path, "late.py", str(steps), *phases, spool=tmp_path / "spool", ranks=ranks)
+    run_program(tmp_path, "late.py", str(steps), *phases, spool=tmp_path / "spool", ranks=ranks)
     left = rings(tmp_path / "spool")
     for number, late in enumerate(phases):
         first, after = number * steps + 2, (number + 1) * steps - 1
@@ -105,7 +105,7 @@ def test_the_late_rank_and_its_phase_are_found(tmp_path, ranks):
 
 
 @pytest.mark.heavy
-def test_a_straggler_is_a_finding_from_end_to_end(tmp_path):
+def test_straggler_is_a_finding_of_why(tmp_path):
     data = tmp_path / "data"
     command = torchrun(PROGRAMS / "late.py", str(tmp_path), "60", "nothing", "backward", ranks=2)
     process = start_run(command, "--data", str(data), PYROMETER_RUN="late")

@@ -77,7 +77,7 @@ def complete(held: dict[str, list[tuple]], steps: int, ranks: int) -> None:
     assert in_windows == [(rank, step) for rank, step in every if step]
 
 
-def test_a_server_that_comes_late_and_is_killed_has_everything_in_the_end(tmp_path):
+def test_late_and_killed_server_receives_everything(tmp_path):
     data, port, steps = tmp_path / "data", free_port(), 400
     process = steady(tmp_path, steps, 1, "--server", f"http://127.0.0.1:{port}", PYROMETER_FLUSH_S="60")
     time.sleep(6)
@@ -92,7 +92,7 @@ def test_a_server_that_comes_late_and_is_killed_has_everything_in_the_end(tmp_pa
 
 
 @pytest.mark.parametrize("moods", [["slow"] * 6, ["drop", "500", "lost", "429", "lost", "503"]])
-def test_a_server_with_moods_gets_everything_once(tmp_path, moods):
+def test_unreliable_server_receives_everything_once(tmp_path, moods):
     steps = 200
     collector = Collector()
     collector.moods = list(moods)
@@ -102,14 +102,14 @@ def test_a_server_with_moods_gets_everything_once(tmp_path, moods):
     assert not collector.moods
     numbers = {int(point.as_double) for _, name, point in points(collector.taken) if name == "number"}
     assert numbers == set(range(steps))
-    said = [plain(record.attributes) for _, record in logs(collector.taken)]
-    batches = {one["pyrometer.step"] for one in said if one["event.name"] == "pyrometer.batch"}
+    records = [plain(record.attributes) for _, record in logs(collector.taken)]
+    batches = {one["pyrometer.step"] for one in records if one["event.name"] == "pyrometer.batch"}
     assert batches == set(range(steps))
     third = steps // 3
     assert median(took[20:third]) < 3 * median(took[-third:]) + 0.005
 
 
-def test_without_a_parent_one_sender_a_node_brings_everything_and_ends(tmp_path):
+def test_one_sender_per_node_delivers_everything_and_exits(tmp_path):
     data, port, steps, ranks = tmp_path / "data", free_port(), 100, 2
     with serving(data, port):
         variables = environment(

@@ -166,17 +166,19 @@ def run(folder: Path, program: str, *options: object) -> SimpleNamespace:
 
 def found(ran: SimpleNamespace, *metric: str) -> dict:
     """The jumps of a metric: each is about steps with the poisoned row, and no other row is singled out."""
-    told = command_answer(ran.data, "lineage", "run", "--spikes", *metric)
-    assert told["spikes"], told
-    for spike in told["spikes"]:
+    lineage = command_answer(ran.data, "lineage", "run", "--spikes", *metric)
+    assert lineage["spikes"], lineage
+    for spike in lineage["spikes"]:
         assert any(spike["first_step"] <= step <= spike["last_step"] for step in ran.truth), (spike, ran.truth)
         assert POISONED in {sample for update in spike["updates"] for sample in update["samples"]}
         assert {update["step"] for update in spike["updates"]} == {*range(spike["first_step"], spike["last_step"] + 1)}
-    rows = told["suspects"]["rows"]
+    rows = lineage["suspects"]["rows"]
     most = max(row["spikes"] for row in rows)
-    assert POISONED in {row["sample"] for row in rows if row["spikes"] == most} or told["suspects"]["total"] > len(rows)
+    assert POISONED in {row["sample"] for row in rows if row["spikes"] == most} or lineage["suspects"]["total"] > len(
+        rows
+    )
     assert {row["sample"] for row in rows if row["stands_out"]} <= {POISONED}
-    return told
+    return lineage
 
 
 def shown(ran: SimpleNamespace, name: str) -> list[tuple[int, float]]:
@@ -184,23 +186,23 @@ def shown(ran: SimpleNamespace, name: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(("every", "accumulation"), [(1, 1), (10, 1), (1, 4), (10, 4)])
-def test_the_hugging_face_trainer(tmp_path, every, accumulation):
+def test_hugging_face_trainer_losses_are_attributed_to_their_steps(tmp_path, every, accumulation):
     ran = run(tmp_path, TRANSFORMERS, every, accumulation)
     own = [tuple(one) for one in json.loads((tmp_path / "own").read_text())]
     values = shown(ran, "loss")
     assert set(values) <= set(own)  # the Trainer's own numbers, and none of the losses that backward begins with
     assert every == 1 or values == own
-    told = found(ran)
-    lengths = {spike["last_step"] - spike["first_step"] + 1 for spike in told["spikes"]}
+    lineage = found(ran)
+    lengths = {spike["last_step"] - spike["first_step"] + 1 for spike in lineage["spikes"]}
     assert lengths <= {1, every}
     if every == 1:
-        assert all(spike["step"] == spike["first_step"] + 1 for spike in told["spikes"])
+        assert all(spike["step"] == spike["first_step"] + 1 for spike in lineage["spikes"])
     if (every, accumulation) == (1, 1):
-        assert told["suspects"]["rows"][0]["stands_out"]
+        assert lineage["suspects"]["rows"][0]["stands_out"]
 
 
 @pytest.mark.parametrize(("every", "accumulation"), [(1, 1), (10, 1), (1, 4), (10, 4)])
-def test_lightning(tmp_path, every, accumulation):
+def test_lightning_losses_are_attributed_to_their_steps(tmp_path, every, accumulation):
     ran = run(tmp_path, LIGHTNING, every, accumulation)
     with (tmp_path / "csv" / "version_0" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -212,37 +214,37 @@ def test_lightning(tmp_path, every, accumulation):
     sampled = [value for _, value in shown(ran, "train_loss_step")]
     assert accumulation > 1 or max(sampled[6:]) > 20
     if max(sampled[6:]) > 20:  # Lightning logs one step in some, and of that one the last micro-batch
-        told = found(ran, "--metric", "train_loss_step")
-        assert {spike["last_step"] - spike["first_step"] for spike in told["spikes"]} <= {0, every - 1}
-        assert all(spike["step"] == spike["last_step"] for spike in told["spikes"])
-        assert every * accumulation > 1 or told["suspects"]["rows"][0]["stands_out"]
+        lineage = found(ran, "--metric", "train_loss_step")
+        assert {spike["last_step"] - spike["first_step"] for spike in lineage["spikes"]} <= {0, every - 1}
+        assert all(spike["step"] == spike["last_step"] for spike in lineage["spikes"])
+        assert every * accumulation > 1 or lineage["suspects"]["rows"][0]["stands_out"]
 
 
 @pytest.mark.parametrize("habit", ["before", "ahead", "late", "scaled", "some", "mean", "nothing"])
-def test_values_without_a_step_number(tmp_path, habit):
+def test_unnumbered_losses_are_attributed_to_their_steps(tmp_path, habit):
     ran = run(tmp_path, LOOP, habit)
-    told = found(ran)
-    assert told["reason"] is None
-    lengths = {spike["last_step"] - spike["first_step"] + 1 for spike in told["spikes"]}
+    lineage = found(ran)
+    assert lineage["reason"] is None
+    lengths = {spike["last_step"] - spike["first_step"] + 1 for spike in lineage["spikes"]}
     assert lengths == ({10} if habit == "mean" else {1})
     if habit not in ("mean", "some"):
-        assert told["suspects"]["rows"][0]["stands_out"]
+        assert lineage["suspects"]["rows"][0]["stands_out"]
         assert f"Sample {POISONED} of TensorDataset is behind all" in ran.text
 
 
 @pytest.mark.parametrize(
     ("habit", "source"), [("wandb", "W&B"), ("tensorboard", "TensorBoard"), ("numbered", "pyrometer.log")]
 )
-def test_step_numbers_of_the_program_name_nobody(tmp_path, habit, source):
+def test_program_step_numbers_leave_the_samples_unknown(tmp_path, habit, source):
     """As after `step += 1`: the number is that of the next step."""
     ran = run(tmp_path, LOOP, habit)
-    told = command_answer(ran.data, "lineage", "run", "--spikes")
-    assert told["spikes"]
-    assert {spike["step"] for spike in told["spikes"]} <= {step + 1 for step in ran.truth}  # the program's own
-    assert told["suspects"] == {"total": 0, "spikes": 0, "rows": []}
-    assert [spike["updates"] for spike in told["spikes"]] == [[]] * len(told["spikes"])
-    assert told["reason"] == (
+    lineage = command_answer(ran.data, "lineage", "run", "--spikes")
+    assert lineage["spikes"]
+    assert {spike["step"] for spike in lineage["spikes"]} <= {step + 1 for step in ran.truth}  # the program's own
+    assert lineage["suspects"] == {"total": 0, "spikes": 0, "rows": []}
+    assert [spike["updates"] for spike in lineage["spikes"]] == [[]] * len(lineage["spikes"])
+    assert lineage["reason"] == (
         f"The step number was given to {source} by the program, and which training steps it stands for is unknown."
     )
-    assert f"The samples behind it are unknown. {told['reason'][:40]}" in ran.text
+    assert f"The samples behind it are unknown. {lineage['reason'][:40]}" in ran.text
     assert "TensorDataset" not in ran.text

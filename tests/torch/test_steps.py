@@ -80,7 +80,7 @@ def train(model, loader, optimizer=None, *, epochs=1, copy_s=0.0, clip_s=0.0, af
         ("other", {}, {}, {"after_s": NAP_S}),
     ],
 )
-def test_a_delay_is_in_the_phase_where_it_was(tmp_path, phase, model, data, loop):
+def test_delay_is_counted_in_its_phase(tmp_path, phase, model, data, loop):
     with watch_rank(tmp_path) as watched:
         train(Net(**model), DataLoader(Rows(**data), batch_size=8), **loop)
         watched.close()
@@ -90,7 +90,7 @@ def test_a_delay_is_in_the_phase_where_it_was(tmp_path, phase, model, data, loop
     assert max(amount for name, amount in least.items() if name != phase) < NAP_NS / 4
 
 
-def test_phases_add_up_to_the_step(tmp_path):
+def test_phases_add_up_to_the_step_time(tmp_path):
     with watch_rank(tmp_path) as watched:
         train(Net(), DataLoader(Rows(), batch_size=8), epochs=2)
         watched.close()
@@ -100,7 +100,7 @@ def test_phases_add_up_to_the_step(tmp_path):
     assert list(begins[1:]) == list(ends[:-1])
 
 
-def test_accumulation_is_one_step_of_several_micro_batches(tmp_path):
+def test_gradient_accumulation_is_one_step_with_several_micro_batches(tmp_path):
     model = Net()
     with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.AdamW(model.parameters())
@@ -116,7 +116,7 @@ def test_accumulation_is_one_step_of_several_micro_batches(tmp_path):
     assert [b["samples"] for b in batches] == [list(range(4 * n, 4 * n + 4)) for n in range(16)]
 
 
-def test_two_optimizers_that_step_together_are_one_step_and_two_that_alternate_too(tmp_path):
+def test_two_optimizers_share_a_step(tmp_path):
     model = Net()
     with watch_rank(tmp_path) as watched:
         first = torch.optim.SGD(model.first.parameters(), lr=0.01)
@@ -133,7 +133,7 @@ def test_two_optimizers_that_step_together_are_one_step_and_two_that_alternate_t
     assert watched.rank.recorder.count == 8
 
 
-def test_a_skipped_update_is_a_step_that_says_so(tmp_path):
+def test_skipped_update_is_a_flagged_step(tmp_path):
     model = Net()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     with watch_rank(tmp_path) as watched:
@@ -153,7 +153,7 @@ def test_a_skipped_update_is_a_step_that_says_so(tmp_path):
     assert all(0.3 < loss < 1.2 for loss in losses)  # as it was before it was scaled
 
 
-def test_evaluation_is_not_training_and_waits_for_its_own_data(tmp_path):
+def test_evaluation_time_includes_its_own_data(tmp_path):
     model = Net()
     data = DataLoader(Rows(32), batch_size=8)
     with watch_rank(tmp_path) as watched:
@@ -169,13 +169,13 @@ def test_evaluation_is_not_training_and_waits_for_its_own_data(tmp_path):
     assert watched.rank.recorder.count == 8
 
 
-def test_a_save_is_a_checkpoint_of_its_step_and_a_resume_begins_there(tmp_path):
+def test_save_is_a_checkpoint_and_resume_begins_at_its_step(tmp_path):
     model = Net()
     path = tmp_path / "last.pt"
     with watch_rank(tmp_path / "one") as watched:
         optimizer = train(model, DataLoader(Rows(32), batch_size=8), torch.optim.AdamW(model.parameters()))
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-        (saved,) = (event for event in watched.messages_of("event") if event["kind"] == "checkpoint_saved")
+        (saved,) = (event for event in watched.messages("event") if event["kind"] == "checkpoint_saved")
     assert (saved["step"], saved["message"], int(saved["reason"])) == (4, str(path), path.stat().st_size)
     with watch_rank(tmp_path / "two") as watched:
         again = torch.optim.AdamW(model.parameters())
@@ -190,7 +190,7 @@ def test_a_save_is_a_checkpoint_of_its_step_and_a_resume_begins_there(tmp_path):
     assert (window["first_step"], window["steps"]) == (5, 3)
 
 
-def test_garbage_collection_is_taken_out_of_the_phase_it_interrupts(tmp_path):
+def test_garbage_collection_is_not_counted_in_the_interrupted_phase(tmp_path):
     class Collecting(Net):
         def forward(self, x):
             gc.collect()
@@ -203,7 +203,7 @@ def test_garbage_collection_is_taken_out_of_the_phase_it_interrupts(tmp_path):
     assert amounts["garbage"] > amounts["forward"]
 
 
-def test_a_loss_that_is_no_number_is_told_at_once(tmp_path):
+def test_nonfinite_loss_is_reported(tmp_path):
     model = Net()
     with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -213,12 +213,12 @@ def test_a_loss_that_is_no_number_is_told_at_once(tmp_path):
             optimizer.zero_grad()
             optimizer.step()
         events = [
-            (event["kind"], event["step"]) for event in watched.messages_of("event") if event["kind"] != "configured"
+            (event["kind"], event["step"]) for event in watched.messages("event") if event["kind"] != "configured"
         ]
     assert events == [("nonfinite_loss", 3), ("finite_loss", 4)]
 
 
-def test_results_are_the_same_bit_for_bit(tmp_path):
+def test_weights_are_the_same_with_and_without_the_sdk(tmp_path):
     def weights(watch: bool):
         torch.manual_seed(7)
         model = Net()
@@ -233,7 +233,7 @@ def test_results_are_the_same_bit_for_bit(tmp_path):
     assert torch.equal(weights(False), weights(True))
 
 
-def test_models_are_copied_and_pickled_without_a_trace_of_us(tmp_path):
+def test_copied_and_pickled_models_contain_no_trace_of_the_sdk(tmp_path):
     model = Net()
     with watch_rank(tmp_path):
         train(model, DataLoader(Rows(32), batch_size=8))
@@ -246,7 +246,7 @@ def test_models_are_copied_and_pickled_without_a_trace_of_us(tmp_path):
 
 
 @pytest.mark.heavy
-def test_as_many_graphs_are_compiled_as_without_us(tmp_path):
+def test_sdk_does_not_change_the_number_of_compiled_graphs(tmp_path):
     from torch._dynamo.utils import counters
 
     def graphs(watch: bool):
@@ -258,7 +258,7 @@ def test_as_many_graphs_are_compiled_as_without_us(tmp_path):
         if watch:
             with watch_rank(tmp_path) as watched:
                 train(compiled, data)
-                kinds = [event["kind"] for event in watched.messages_of("event")]
+                kinds = [event["kind"] for event in watched.messages("event")]
                 assert "compiled" in kinds
                 assert watched.amounts(0)["compile"] > watched.amounts(3)["forward"] > 0
         else:
@@ -268,16 +268,16 @@ def test_as_many_graphs_are_compiled_as_without_us(tmp_path):
     assert graphs(True) == graphs(False)
 
 
-def test_an_error_of_ours_is_not_the_programs(tmp_path, monkeypatch):
+def test_sdk_error_disables_hooks_and_is_reported(tmp_path, monkeypatch):
     with watch_rank(tmp_path) as watched:
         monkeypatch.setattr(watched.hooks.lineage, "forward", lambda *args, **kwargs: 1 / 0)
         train(Net(), DataLoader(Rows(32), batch_size=8))
         assert watched.hooks.rank is None
-        (event,) = (event for event in watched.messages_of("event") if event["kind"] == "sdk_error")
+        (event,) = (event for event in watched.messages("event") if event["kind"] == "sdk_error")
     assert event["reason"] == "ZeroDivisionError"
 
 
-def test_operations_are_counted_once_and_spread_over_the_samples(tmp_path):
+def test_flops_of_one_step_are_applied_to_all_steps(tmp_path):
     width, batch = 32, 8
     model = nn.Sequential(nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False))
     with watch_rank(tmp_path) as watched:
@@ -285,25 +285,25 @@ def test_operations_are_counted_once_and_spread_over_the_samples(tmp_path):
         for _ in range(10):
             model(torch.randn(batch, width)).square().mean().backward()
             optimizer.step()
-        (window,) = watched.messages_of("window")
+        (window,) = watched.messages("window")
     forward = 2 * 2 * batch * width * width
     backward = 3 * 2 * batch * width * width  # the first layer's input needs no gradient
     assert window["flops"] == 9 * (forward + backward)
 
 
-def test_tokens_are_what_a_model_of_tokens_gets(tmp_path):
+def test_tokens_and_flops_of_a_token_model(tmp_path):
     model = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))
     with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         for _ in range(10):
             model(torch.randint(0, 50, (4, 16))).square().mean().backward()
             optimizer.step()
-        (window,) = watched.messages_of("window")
+        (window,) = watched.messages("window")
     assert (window["samples"], window["tokens"]) == (9 * 4, 9 * 4 * 16)
     assert window["flops"] == 9 * 4 * 16 * (2 * 8 * 50 * 3)
 
 
-def test_arguments_may_be_named(tmp_path):
+def test_hooked_functions_accept_keyword_arguments(tmp_path):
     model = Net()
     with watch_rank(tmp_path) as watched:
         optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), torch.amp.GradScaler("cpu")
@@ -315,12 +315,12 @@ def test_arguments_may_be_named(tmp_path):
         optimizer.load_state_dict(state_dict=optimizer.state_dict())
         torch.save(obj={"step": 4}, f=tmp_path / "last.pt")
         torch.load(f=tmp_path / "last.pt")
-        events = watched.messages_of("event")
+        events = watched.messages("event")
     assert watched.rank.recorder.count == 4
     assert [event["kind"] for event in events if event["kind"] != "configured"] == ["checkpoint_saved"]
 
 
-def test_what_the_program_lets_go_of_is_gone(tmp_path):
+def test_freed_models_and_data_sets_are_not_kept_alive(tmp_path):
     class Own(Net):
         pass
 
@@ -336,7 +336,7 @@ def test_what_the_program_lets_go_of_is_gone(tmp_path):
         assert "__call__" not in vars(Own)  # as it was
 
 
-def test_the_next_model_is_watched_too(tmp_path):
+def test_second_model_is_watched(tmp_path):
     class Another(Net):
         pass
 
@@ -348,19 +348,19 @@ def test_the_next_model_is_watched_too(tmp_path):
     assert min(amounts) >= NAP_NS
 
 
-def test_a_loader_in_every_epoch_is_not_kept(tmp_path):
+def test_loaders_of_earlier_epochs_are_forgotten(tmp_path):
     model, rows = Net(), Rows(16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with watch_rank(tmp_path) as watched:
         for _ in range(MAX_LOADERS + 4):
             train(model, DataLoader(rows, batch_size=8), optimizer)
         assert len(watched.rank.lineage.loaders) <= MAX_LOADERS
-        batches = watched.messages_of("batch")
+        batches = watched.messages("batch")
     steps = range(2 * (MAX_LOADERS + 4))
     assert [(batch["loader"], batch["step"]) for batch in batches] == [(step // 2, step) for step in steps]
 
 
-def test_an_optimizer_that_only_makes_its_state_does_no_step(tmp_path):
+def test_state_initialization_of_an_optimizer_is_not_a_step(tmp_path):
     from torch.distributed.checkpoint import state_dict
 
     model = Net()
@@ -374,7 +374,7 @@ def test_an_optimizer_that_only_makes_its_state_does_no_step(tmp_path):
     assert watched.rank.recorder.count == 4
 
 
-def test_of_very_short_steps_only_some_are_marked_and_speak_for_the_others(tmp_path):
+def test_short_steps_are_marked_by_sampling(tmp_path):
     model = Net(forward_s=NAP_S / 4)
     with watch_rank(tmp_path) as watched:
         recorder = watched.rank.recorder
@@ -386,7 +386,7 @@ def test_of_very_short_steps_only_some_are_marked_and_speak_for_the_others(tmp_p
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-        (window,) = watched.messages_of("window")
+        (window,) = watched.messages("window")
         flags = list(watched.ring.column(15, 0, 40))
     light = [number for number, flag in enumerate(flags) if flag]
     assert light == [number for number in range(9, 40) if number % 4]
@@ -396,7 +396,7 @@ def test_of_very_short_steps_only_some_are_marked_and_speak_for_the_others(tmp_p
     assert 15 * NAP_S / 4 * 1000 < window["forward_ms"] <= window["to_ms"] - window["time_ms"]
 
 
-def test_a_loader_that_comes_later_is_paired_from_its_first_batch_on(tmp_path):
+def test_late_loader_is_paired_from_its_first_batch(tmp_path):
     model = Net()
     with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -405,13 +405,13 @@ def test_a_loader_that_comes_later_is_paired_from_its_first_batch_on(tmp_path):
             model(torch.randn(8, 8)).sum().backward()
             optimizer.step()
         train(model, DataLoader(Rows(64), batch_size=8), optimizer)
-        batches = watched.messages_of("batch")
+        batches = watched.messages("batch")
     assert [(batch["step"], batch["samples"]) for batch in batches] == [
         (12 + n, list(range(8 * n, 8 * n + 8))) for n in range(8)
     ]
 
 
-def test_an_optimizer_of_another_thread_is_left_alone(tmp_path):
+def test_optimizer_of_another_thread_is_ignored(tmp_path):
     """Two threads that train two models: the first one is watched, the other one runs as ever."""
     with watch_rank(tmp_path) as watched:
         mine, other = Net(), Net()
@@ -435,8 +435,8 @@ def test_an_optimizer_of_another_thread_is_left_alone(tmp_path):
         for _ in range(4):
             mine(torch.randn(8, 8)).sum().backward()
             optimizer.step()
-        told = watched.messages_of("event")
+        events = watched.messages("event")
         count = watched.ring.view[ring.COUNT]
     assert not failed
     assert count == 5
-    assert "sdk_error" not in {message["kind"] for message in told}
+    assert "sdk_error" not in {message["kind"] for message in events}

@@ -1,4 +1,4 @@
-"""Ranks that stand still, from end to end: found in time, with the stack of the one that the others wait for."""
+"""Stuck ranks, from end to end: they are found in time, with the stack of the rank that the others wait for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training_processes import SentRecord, command_answer, sent_records, start_run, torchrun
+from tests.support.training_processes import SentRecord, answer, running, sent_records, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "stuck.py"
@@ -16,23 +16,23 @@ NAMES = {"asleep": "fall_asleep", "in_c": "hold_the_interpreter", "stopped": "st
 
 
 def ran(folder: Path, *ways: str, ranks: int, length_s: float) -> tuple[list[SentRecord], Path]:
-    """What was said by and for all ranks, and the folder for whoever wants to ask more."""
+    """The records by and about all ranks, and the data folder."""
     command = torchrun(PROGRAM, str(folder), "1", str(length_s), *ways, ranks=ranks)
     process = start_run(
         command, "--data", str(folder / "data"), PYROMETER_HANG_LIMIT_S=str(LIMIT_S), PYROMETER_RUN="stuck"
     )
     _, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
-    return [said for said in sent_records(folder / "data") if said.name in ("event", "run")], folder / "data"
+    return [record for record in sent_records(folder / "data") if record.name in ("event", "run")], folder / "data"
 
 
-def of_kind(said: list[SentRecord], kind: str) -> list[SentRecord]:
-    return [one for one in said if one.fields.get("kind") == kind]
+def of_kind(records: list[SentRecord], kind: str) -> list[SentRecord]:
+    return [one for one in records if one.fields.get("kind") == kind]
 
 
-def check(said: list[SentRecord], ways: list[str], ranks: int, every: int = 40) -> None:
-    """Each rank is stuck once in each way, and goes on; the one that is waited for says why."""
-    stuck = of_kind(said, "stuck")
+def check(records: list[SentRecord], ways: list[str], ranks: int, every: int = 40) -> None:
+    """Each rank is stuck once in each way, and continues; the rank that the others wait for reports the reason."""
+    stuck = of_kind(records, "stuck")
     assert {one.rank: [o.fields["step"] for o in stuck if o.rank == one.rank] for one in stuck} == {
         rank: [every * (number + 1) for number in range(len(ways))] for rank in range(ranks)
     }
@@ -45,10 +45,10 @@ def check(said: list[SentRecord], ways: list[str], ranks: int, every: int = 40) 
         else:
             assert one.fields["reason"] == "comm"
             assert "run_backward" in one.fields["message"]
-    for one in of_kind(said, "unstuck"):
+    for one in of_kind(records, "unstuck"):
         assert any(o.rank == one.rank and o.fields["time_ms"] < one.fields["time_ms"] for o in stuck)
-    assert len(of_kind(said, "unstuck")) == ranks * len(ways)
-    ends = [(one.rank, one.fields["outcome"]) for one in said if "outcome" in one.fields]
+    assert len(of_kind(records, "unstuck")) == ranks * len(ways)
+    ends = [(one.rank, one.fields["outcome"]) for one in records if "outcome" in one.fields]
     assert sorted(ends) == [(rank, "succeeded") for rank in range(ranks)]
 
 
@@ -58,24 +58,24 @@ def hangs(data: Path) -> list[dict]:
 
 
 @pytest.mark.heavy
-def test_a_rank_asleep_is_found_with_its_stack_and_a_loop_that_ended_is_no_hang(tmp_path):
-    said, data = ran(tmp_path, "asleep", "sleep_on", ranks=2, length_s=10.0)
-    check(said, ["asleep"], 2)
-    assert sorted(one.rank for one in of_kind(said, "loop_ended")) == [0, 1]
+def test_sleeping_rank_is_stuck_and_an_ended_loop_is_not(tmp_path):
+    records, data = ran(tmp_path, "asleep", "sleep_on", ranks=2, length_s=10.0)
+    check(records, ["asleep"], 2)
+    assert sorted(one.rank for one in of_kind(records, "loop_ended")) == [0, 1]
     assert {one["culprit"]["rank"] for one in hangs(data)} == {1}
 
 
 @pytest.mark.heavy
-def test_a_rank_in_c_and_a_stopped_one_are_found_from_outside(tmp_path):
+def test_rank_blocked_in_c_and_stopped_rank_are_found_from_outside(tmp_path):
     ways = ["in_c", "stopped"]
-    said, data = ran(tmp_path, *ways, ranks=3, length_s=14.0)
-    check(said, ways, 3)
+    records, data = ran(tmp_path, *ways, ranks=3, length_s=14.0)
+    check(records, ways, 3)
     assert {one["culprit"]["rank"] for one in hangs(data)} == {1}
 
 
 @pytest.mark.heavy
-def test_an_evaluation_and_a_checkpoint_may_take_longer_than_a_step(tmp_path):
-    said, data = ran(tmp_path, "evaluate", "checkpoint", ranks=2, length_s=10.0)
-    assert not of_kind(said, "stuck")
-    assert len(of_kind(said, "checkpoint_saved")) == 2
+def test_long_evaluation_and_checkpoint_are_not_stuck(tmp_path):
+    records, data = ran(tmp_path, "evaluate", "checkpoint", ranks=2, length_s=10.0)
+    assert not of_kind(records, "stuck")
+    assert len(of_kind(records, "checkpoint_saved")) == 2
     assert hangs(data) == []

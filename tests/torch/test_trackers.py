@@ -1,4 +1,4 @@
-"""What the program tells W&B, MLflow and TensorBoard: heard with name, value and step; the call is as it was."""
+"""Values that the program logs to W&B, MLflow and TensorBoard are reported, and the call returns as before."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the libraries
 
 
 def values(watched):
-    return [(m["name"], m["step"], m["value"]) for m in watched.messages_of("metric")]
+    return [(m["name"], m["step"], m["value"]) for m in watched.messages("metric")]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def mlflow(tmp_path):
 
 
 @heavy
-def test_wandb(offline, tmp_path):
+def test_wandb_log_is_reported_and_unchanged(offline, tmp_path):
     with watch_rank(tmp_path) as watched:
         with pytest.raises(offline.Error):
             offline.log({"too": 1.0})  # before init
@@ -60,14 +60,14 @@ def test_wandb(offline, tmp_path):
         run.finish()
         with pytest.raises(offline.Error):
             run.log({"too": 2.0})
-        said = values(watched)
-    assert [one for one in said if one[2] == one[2]] == [("loss", 0, 0.5), ("train.acc", 0, 0.75), ("loss", 7, 0.25)]
-    assert [one[:2] for one in said if one[2] != one[2]] == [("loss", 8)]
+        logged = values(watched)
+    assert [one for one in logged if one[2] == one[2]] == [("loss", 0, 0.5), ("train.acc", 0, 0.75), ("loss", 7, 0.25)]
+    assert [one[:2] for one in logged if one[2] != one[2]] == [("loss", 8)]
     assert "data" in inspect.signature(type(run).log).parameters
 
 
 @heavy
-def test_mlflow(mlflow, tmp_path):
+def test_mlflow_log_functions_are_reported_and_unchanged(mlflow, tmp_path):
     from mlflow.entities import Metric
 
     with watch_rank(tmp_path) as watched:
@@ -80,7 +80,7 @@ def test_mlflow(mlflow, tmp_path):
             client.log_batch(run.info.run_id, metrics=[Metric("loss", 0.125, 0, 6), Metric("system/cpu", 9.0, 0, 6)])
             with pytest.raises(mlflow.MlflowException):
                 mlflow.log_metric("bad", "text")
-        messages = watched.messages_of("metric")
+        messages = watched.messages("metric")
         history = sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss"))
     assert [(m["name"], m["step"], m["value"], m.get("goal")) for m in messages] == [
         ("loss", 3, 0.5, "min"),
@@ -95,7 +95,7 @@ def test_mlflow(mlflow, tmp_path):
 
 @heavy
 @pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])
-def test_tensorboard(tmp_path, module):
+def test_tensorboard_scalars_are_reported(tmp_path, module):
     install_hooks()
     if module == "torch.utils.tensorboard":
         pytest.importorskip("tensorboard", reason="make test-all installs tensorboard")
@@ -106,12 +106,12 @@ def test_tensorboard(tmp_path, module):
             writer.add_scalar(tag="train/loss", scalar_value=0.25, global_step=2)
             writer.add_scalars("acc", {"a": 0.5, "b": 0.75}, 2)
             writer.add_text("note", "nothing to count", 2)
-        said = values(watched)
-    assert said == [("train/loss", 1, 0.5), ("train/loss", 2, 0.25), ("acc/a", 2, 0.5), ("acc/b", 2, 0.75)]
+        logged = values(watched)
+    assert logged == [("train/loss", 1, 0.5), ("train/loss", 2, 0.25), ("acc/a", 2, 0.5), ("acc/b", 2, 0.75)]
 
 
 @heavy
-def test_the_same_to_two_trackers_is_heard_once(offline, mlflow, tmp_path):
+def test_value_logged_to_two_trackers_is_reported_once(offline, mlflow, tmp_path):
     with watch_rank(tmp_path) as watched:
         run = offline.init(project="x", settings=offline.Settings(disable_git=True))
         with mlflow.start_run():
@@ -121,12 +121,12 @@ def test_the_same_to_two_trackers_is_heard_once(offline, mlflow, tmp_path):
                 mlflow.log_metric("other", 0.5, step=step)
                 watched.rank.recorder.count += 1
         run.finish()
-        said = values(watched)
+        logged = values(watched)
         watched.rank.recorder.count = 0
-    assert said == [(name, step, 0.5) for step in range(3) for name in ("loss", "other")]
+    assert logged == [(name, step, 0.5) for step in range(3) for name in ("loss", "other")]
 
 
-def test_our_own_log_takes_tensors_goals_and_counts(tmp_path, monkeypatch):
+def test_pyrometer_log_accepts_tensors_goals_and_counts(tmp_path, monkeypatch):
     with watch_rank(tmp_path) as watched:
         monkeypatch.setattr(boot, "_hooks", watched.hooks)
         model = torch.nn.Linear(4, 1)
@@ -138,7 +138,7 @@ def test_our_own_log_takes_tensors_goals_and_counts(tmp_path, monkeypatch):
             optimizer.zero_grad()
             pyrometer.log(loss=loss, tokens=100, samples=5, size=step, goals={"size": "max"})
         pyrometer.log(step=40, loss=torch.ones(3))  # more than one number
-        messages = watched.messages_of("metric")
+        messages = watched.messages("metric")
         tokens, counted = watched.ring.column(14, 0, 4), watched.ring.column(13, 0, 4)
         assert (list(tokens), list(counted)) == ([100] * 4, [5] * 4)
     assert [(m["name"], m["step"], m.get("goal")) for m in messages if m["name"] == "size"] == [
@@ -147,7 +147,7 @@ def test_our_own_log_takes_tensors_goals_and_counts(tmp_path, monkeypatch):
     assert [m["step"] for m in messages if m["name"] == "loss"][-4:] == [0, 1, 2, 3]
 
 
-def test_the_loss_of_backward_is_told_only_while_nobody_logs_one(tmp_path, monkeypatch):
+def test_backward_loss_is_reported_until_the_program_logs_a_loss(tmp_path, monkeypatch):
     with watch_rank(tmp_path) as watched:
         monkeypatch.setattr(boot, "_hooks", watched.hooks)
         model = torch.nn.Linear(4, 1)
@@ -157,10 +157,10 @@ def test_the_loss_of_backward_is_told_only_while_nobody_logs_one(tmp_path, monke
             loss.backward()
             optimizer.step()
             if step == 2:
-                pyrometer.log(val_loss=1.0)  # not the one that is minimised
+                pyrometer.log(val_loss=1.0)  # not the loss that is minimized
             if step >= 4:
                 pyrometer.log(train_loss=loss.item())
-        steps = [(m["name"], m["step"]) for m in watched.messages_of("metric")]
+        steps = [(m["name"], m["step"]) for m in watched.messages("metric")]
     assert sorted(steps) == [
         *(("loss", step) for step in range(4)),
         ("train_loss", 4),
@@ -169,20 +169,20 @@ def test_the_loss_of_backward_is_told_only_while_nobody_logs_one(tmp_path, monke
     ]
 
 
-def test_of_many_losses_those_that_jump_are_told(tmp_path):
+def test_losses_that_jump_are_reported_in_a_long_run(tmp_path):
     with watch_rank(tmp_path) as watched:
         for step in range(20_000):
             watched.rank.metrics._loss(1.0 + 0.01 * (step % 7) + 50.0 * (step in (9_000, 15_000)), step)
-        said = {m["step"]: m["value"] for m in watched.messages_of("metric")}
-    assert {9_000, 15_000, *range(500)} <= set(said)
-    assert len(said) < 600
+        logged = {m["step"]: m["value"] for m in watched.messages("metric")}
+    assert {9_000, 15_000, *range(500)} <= set(logged)
+    assert len(logged) < 600
 
 
 # -- which run of the tracker it is ------------------------------------------------------------------------------------
 
 
 def met(watched, kind):
-    return [(event["reason"], event["message"]) for event in watched.messages_of("event") if event["kind"] == kind]
+    return [(event["reason"], event["message"]) for event in watched.messages("event") if event["kind"] == kind]
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def wanted(monkeypatch):
 
 
 @heavy
-def test_runs_of_mlflow_are_named_here_and_this_one_there(mlflow, tmp_path, wanted):
+def test_mlflow_run_and_rank_name_each_other(mlflow, tmp_path, wanted):
     with mlflow.start_run(run_name="early") as early:  # before there is a rank
         expected = identity.next_launch()
     tags = mlflow.get_run(early.info.run_id).data.tags
@@ -216,7 +216,7 @@ def test_runs_of_mlflow_are_named_here_and_this_one_there(mlflow, tmp_path, want
 
 
 @heavy
-def test_a_run_of_wandb_is_named_here_and_this_one_in_its_summary(offline, tmp_path, wanted):
+def test_wandb_run_and_rank_name_each_other(offline, tmp_path, wanted):
     with watch_rank(tmp_path) as watched:
         run = offline.init(project="x", config={"lr": 0.1}, settings=offline.Settings(disable_git=True))
         run.log({"loss": 0.5})
@@ -231,7 +231,7 @@ def test_a_run_of_wandb_is_named_here_and_this_one_in_its_summary(offline, tmp_p
 
 
 @heavy
-def test_mlflow_finds_the_plug_in_where_it_is_installed_and_a_process_that_nobody_watches_says_nothing(tmp_path):
+def test_mlflow_finds_the_installed_plugin_which_adds_no_tags_without_the_sdk(tmp_path):
     """As `pip install` leaves it: the entry point that pyproject.toml declares, in the metadata of a distribution."""
     declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
     group = "mlflow.run_context_provider"
@@ -249,13 +249,13 @@ def test_mlflow_finds_the_plug_in_where_it_is_installed_and_a_process_that_nobod
     for spool, says in ((None, "True False False"), (tmp_path / "spool", "True False True")):
         variables = environment(spool, PYTHONWARNINGS="ignore")
         variables["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
-        said = subprocess.run(
+        logged = subprocess.run(
             [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
         )
-        assert said.stdout.strip() == says
+        assert logged.stdout.strip() == says
 
 
-def test_an_address_is_told_without_its_password():
+def test_without_secrets_removes_user_password_and_query():
     assert (
         tracker_links.without_secrets("https://u:p@mlflow.example.com:5000/x?token=t")
         == "https://mlflow.example.com:5000/x"
@@ -264,18 +264,18 @@ def test_an_address_is_told_without_its_password():
     assert tracker_links.without_secrets("postgresql://u:p/a?s#s@db/x") == "postgresql://db/x"
 
 
-def test_a_rank_that_leaves_the_curve_to_another_still_tells_that_its_loss_is_not_finite():
-    told = []
-    metrics = Metrics(lambda: 0, lambda *what: told.append(what))
+def test_nonfinite_loss_is_reported_by_a_rank_whose_curve_another_rank_logs():
+    events = []
+    metrics = Metrics(lambda: 0, lambda *what: events.append(what))
     metrics.logged_by_another_rank(["train/loss"])
     for step, loss in enumerate((1.0, math.nan, math.nan, 2.0)):
         metrics.backward(torch.tensor(loss), None)
         metrics.step_closed(step)
-    assert [(kind, step) for kind, step, _ in told] == [("nonfinite_loss", 1), ("finite_loss", 3)]
+    assert [(kind, step) for kind, step, _ in events] == [("nonfinite_loss", 1), ("finite_loss", 3)]
     assert not metrics.waiting
 
 
-def test_an_error_of_ours_is_not_the_end_of_a_worker_of_ray():
+def test_ray_worker_survives_an_error_of_the_sdk():
     class Module:
         class ThreadRunner:
             def run(self, target):
@@ -291,7 +291,7 @@ def test_an_error_of_ours_is_not_the_end_of_a_worker_of_ray():
         Module.ThreadRunner().run(lambda: {}["of theirs"])
 
 
-def test_a_tracker_that_is_not_as_it_was_disturbs_nobody(tmp_path):
+def test_unknown_tracker_version_does_not_break_its_init(tmp_path):
     class Module:
         @staticmethod
         def init() -> str:
@@ -302,7 +302,7 @@ def test_a_tracker_that_is_not_as_it_was_disturbs_nobody(tmp_path):
     assert Module.init() == "a run without anything that a run has"
 
 
-def test_a_launch_has_the_name_that_was_said_before_it_began():
+def test_next_launch_is_the_name_that_identify_uses():
     expected = identity.next_launch()
     assert identity.next_launch() == expected
     assert identity.identify()["launch"] == expected
@@ -320,13 +320,13 @@ run.finish()
 
 
 @heavy
-def test_a_tracker_that_was_imported_before_the_sdk_began_is_met_all_the_same(tmp_path):
+def test_tracker_imported_before_the_sdk_is_linked(tmp_path):
     pytest.importorskip("wandb", reason="make test-all installs wandb")
-    said = subprocess.run(
+    logged = subprocess.run(
         [sys.executable, "-c", IMPORTED_FIRST],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env=environment(None, WANDB_DIR=str(tmp_path), PYROMETER_FLUSH_S="0", TMPDIR=str(tmp_path)),
     )
-    assert (said.returncode, said.stdout) == (0, "mine\n"), said.stderr
+    assert (logged.returncode, logged.stdout) == (0, "mine\n"), logged.stderr

@@ -86,31 +86,31 @@ def divided(saw, accumulation, first=0, of_epoch=11):
 
 
 def collected(watched):
-    told = SimpleNamespace(run=[], window=[], span=[], batch=[], metric=[], event=[])
+    reports = SimpleNamespace(run=[], window=[], span=[], batch=[], metric=[], event=[])
     for kind, message in watched.close():
-        getattr(told, kind).append(message)
-    return told
+        getattr(reports, kind).append(message)
+    return reports
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["as it came", "copied"])
 @pytest.mark.parametrize(("accumulation", "workers"), [(1, 0), (4, 0), (4, 2)])
-def test_the_trainer_and_its_resume(hf, tmp_path, accumulation, workers, copies):
+def test_trainer_reports_training_and_resume(hf, tmp_path, accumulation, workers, copies):
     options = {"gradient_accumulation_steps": accumulation, "dataloader_num_workers": workers}
     with watch_rank(tmp_path / "one") as watched:
         model = Net(copies)
         trainer = trainer_for(hf, tmp_path / "out", model, **options)
         trainer.train()
-        told = collected(watched)
+        reports = collected(watched)
         amounts = [watched.amounts(number) for number in range(1, trainer.state.global_step)]
     steps = 22 if accumulation == 1 else 6
-    assert [e for e in told.event if e["kind"] == "sdk_error"] == []
+    assert [e for e in reports.event if e["kind"] == "sdk_error"] == []
     assert watched.rank.recorder.count == trainer.state.global_step == steps
-    assert [(b["step"], b["micro_batch"], b.get("samples")) for b in told.batch] == divided(model.saw, accumulation)
+    assert [(b["step"], b["micro_batch"], b.get("samples")) for b in reports.batch] == divided(model.saw, accumulation)
     for phase in ("data", "forward", "backward", "optimizer"):
         assert all(of_step[phase] > 0 for of_step in amounts), phase
     evaluated = [number for number, of_step in enumerate(amounts, 1) if of_step["evaluate"]]
     assert evaluated == list(range(3, steps, 3))
-    saved = [event["step"] for event in told.event if event["kind"] == "checkpoint_saved"]
+    saved = [event["step"] for event in reports.event if event["kind"] == "checkpoint_saved"]
     assert saved == sorted({*range(4, steps + 1, 4), steps})
     assert watched.rank.identity["framework"] == "transformers"
     logged = [
@@ -119,23 +119,23 @@ def test_the_trainer_and_its_resume(hf, tmp_path, accumulation, workers, copies)
         for name, value in entry.items()
         if name not in ("step", "total_flos")  # its own callback takes that away
     ]
-    assert [(m["step"], m["name"], m["value"]) for m in told.metric if m["step"]][-len(logged) :] == logged
+    assert [(m["step"], m["name"], m["value"]) for m in reports.metric if m["step"]][-len(logged) :] == logged
 
     with watch_rank(tmp_path / "two") as watched:
         model = Net(copies)
         trainer = trainer_for(hf, tmp_path / "out", model, **options)
         trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
-        told = collected(watched)
-    assert [message["resumed_step"] for message in told.run if "resumed_step" in message] == [4]
-    assert [event["step"] for event in told.event if event["kind"] == "restored"] == [4]
+        reports = collected(watched)
+    assert [message["resumed_step"] for message in reports.run if "resumed_step" in message] == [4]
+    assert [event["step"] for event in reports.event if event["kind"] == "restored"] == [4]
     rest = divided([[]] * (4 if accumulation == 1 else 12) + model.saw, accumulation)
     if accumulation == 4:  # the first epoch has three steps: the fourth is the first of the second epoch
         rest = divided([[]] * 11 + [[]] * 4 + model.saw, accumulation)
-    assert [(b["step"], b["micro_batch"], b.get("samples")) for b in told.batch] == [one for one in rest if one[2]]
+    assert [(b["step"], b["micro_batch"], b.get("samples")) for b in reports.batch] == [one for one in rest if one[2]]
     assert watched.rank.recorder.count == steps - 4
 
 
-def test_what_the_trainer_tells_several_trackers_is_heard_once(hf, tmp_path, monkeypatch):
+def test_trainer_logs_to_several_trackers_are_reported_once(hf, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="make test-all installs tensorboard")
     mlflow = pytest.importorskip("mlflow", reason="make test-all installs mlflow")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
@@ -150,9 +150,9 @@ def test_what_the_trainer_tells_several_trackers_is_heard_once(hf, tmp_path, mon
         trainer = trainer_for(hf, tmp_path / "out", Net(), report_to=["tensorboard", "mlflow"], max_steps=6)
         trainer.add_callback(Own())
         trainer.train()
-        told = collected(watched)
+        reports = collected(watched)
     mlflow.end_run()
-    times = [(m["name"], m["step"]) for m in told.metric if m["step"]]
+    times = [(m["name"], m["step"]) for m in reports.metric if m["step"]]
     assert {name for name, _ in times} == {
         "loss",
         "grad_norm",
@@ -172,11 +172,11 @@ def test_what_the_trainer_tells_several_trackers_is_heard_once(hf, tmp_path, mon
         assert len([step for other, step in times if other == name]) == len(
             {step for other, step in times if other == name}
         )
-    assert {m["goal"] for m in told.metric if m["name"] == "eval_loss"} == {"min"}
+    assert {m["goal"] for m in reports.metric if m["name"] == "eval_loss"} == {"min"}
     assert {step for name, step in times if name == "own"} == set(range(1, 7))
 
 
-def test_a_language_model_learns_the_same_to_the_last_bit(hf, tmp_path):
+def test_language_model_learns_the_same_to_the_last_bit(hf, tmp_path):
     """GPT-2 from its configuration, two layers: tokens are counted, weights are as without us."""
     config = hf.GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=64, n_positions=16)
     texts = [{"input_ids": row, "labels": row} for row in torch.randint(0, 64, (32, 16)).tolist()]
@@ -202,10 +202,10 @@ def test_a_language_model_learns_the_same_to_the_last_bit(hf, tmp_path):
     without = weights(tmp_path / "a")
     with watch_rank(tmp_path) as watched:
         with_us = weights(tmp_path / "b")
-        told = collected(watched)
+        reports = collected(watched)
         assert list(watched.ring.column(14, 1, 6)) == [2 * 4 * 16] * 5
     assert torch.equal(without, with_us)
-    assert [len(batch["samples"]) for batch in told.batch] == [4] * 12
+    assert [len(batch["samples"]) for batch in reports.batch] == [4] * 12
 
 
 # -- accelerate --------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_a_language_model_learns_the_same_to_the_last_bit(hf, tmp_path):
 
 @pytest.mark.parametrize("copies", [False, True], ids=["as it came", "copied"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loaders_that_accelerate_prepared(hf, tmp_path, workers, copies):
+def test_accelerate_loaders_report_their_batches(hf, tmp_path, workers, copies):
     from accelerate import Accelerator
 
     with watch_rank(tmp_path) as watched:
@@ -231,17 +231,17 @@ def test_loaders_that_accelerate_prepared(hf, tmp_path, workers, copies):
             with torch.no_grad():
                 for batch in other:
                     prepared(**batch)
-        told = collected(watched)
+        reports = collected(watched)
         amounts = [watched.amounts(number) for number in range(1, 12)]
     assert watched.rank.recorder.count == 12
-    assert [(b["step"], b["micro_batch"], b.get("samples")) for b in told.batch] == divided(model.saw, 2)
+    assert [(b["step"], b["micro_batch"], b.get("samples")) for b in reports.batch] == divided(model.saw, 2)
     assert watched.rank.identity["framework"] == "accelerate"
     assert [number for number, of_step in enumerate(amounts, 1) if of_step["evaluate"]] == [6]
     for phase in ("data", "forward", "backward", "optimizer"):
         assert all(of_step[phase] > 0 for of_step in amounts), phase
 
 
-def test_batches_that_are_skipped_in_accelerates_loader_are_nobodys(hf, tmp_path):
+def test_batches_skipped_by_accelerate_have_no_step(hf, tmp_path):
     from accelerate import Accelerator, skip_first_batches
 
     with watch_rank(tmp_path) as watched:
@@ -253,15 +253,15 @@ def test_batches_that_are_skipped_in_accelerates_loader_are_nobodys(hf, tmp_path
                 accelerator.backward(prepared(**{name: part.clone() for name, part in batch.items()})["loss"])
                 optimizer.step()
                 optimizer.zero_grad()
-        told = collected(watched)
+        reports = collected(watched)
     right = dict(enumerate(model.saw))
-    assert all(batch.get("samples") in (None, right[batch["step"]]) for batch in told.batch)
-    known = [batch["step"] for batch in told.batch if "samples" in batch]
+    assert all(batch.get("samples") in (None, right[batch["step"]]) for batch in reports.batch)
+    known = [batch["step"] for batch in reports.batch if "samples" in batch]
     assert {0, 1, 2, 3} <= set(known)
     assert set(range(7, 18)) <= set(known)
 
 
-def test_what_accelerate_tells_its_trackers_is_heard_once(hf, tmp_path):
+def test_accelerate_logs_are_reported_once(hf, tmp_path):
     pytest.importorskip("tensorboard", reason="make test-all installs tensorboard")
     from accelerate import Accelerator
 
@@ -271,7 +271,7 @@ def test_what_accelerate_tells_its_trackers_is_heard_once(hf, tmp_path):
         for step in range(3):
             accelerator.log({"loss": 1.0 / (step + 1), "lr": 0.1}, step=step)
         accelerator.end_training()
-        told = collected(watched)
-    assert [(m["name"], m["step"], m["value"]) for m in told.metric] == [
+        reports = collected(watched)
+    assert [(m["name"], m["step"], m["value"]) for m in reports.metric] == [
         (name, step, value) for step in range(3) for name, value in (("loss", 1.0 / (step + 1)), ("lr", 0.1))
     ]

@@ -91,7 +91,7 @@ def one_buffer_that_is_filled_again() -> Iterator[None]:
 
 
 def gan(*, noisy: bool = False, separate: bool = True, fake_first: bool = False, gradients: bool = True) -> Program:
-    """As in PyTorch's DCGAN example, and the variants of it that are common."""
+    """As in PyTorch's DCGAN example and its common variants."""
 
     def program() -> Iterator[None]:
         g, d = linear(), linear(1)
@@ -335,7 +335,7 @@ def the_same_batch_twice() -> Iterator[None]:  # sharpness-aware minimization
 
 
 def attacked() -> Iterator[None]:
-    """Adversarial training: the attack's own backwards are no samples."""
+    """Adversarial training: the backward passes of the attack do not count."""
     model = linear(1)
     optimizer = adam(model)
     while True:
@@ -445,7 +445,7 @@ SETTLED = 2  # first steps, in which the modules that are called are still being
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_batch_counts_once(tmp_path, name):
+def test_batch_counts_once(tmp_path, name):
     program, samples = PROGRAMS[name]
     with watch_rank(tmp_path) as watched:
         for _ in itertools.islice(program(), STEPS):
@@ -458,7 +458,7 @@ def test_a_batch_counts_once(tmp_path, name):
     assert list(tokens) == [OF_TOKENS.get(name, 0)] * (STEPS - SETTLED)
 
 
-def test_each_update_of_a_critic_is_a_step_of_its_batch(tmp_path):
+def test_each_critic_update_is_a_step_with_its_own_batch(tmp_path):
     with watch_rank(tmp_path) as watched:
         for _ in itertools.islice(wasserstein(), STEPS):
             pass
@@ -467,7 +467,7 @@ def test_each_update_of_a_critic_is_a_step_of_its_batch(tmp_path):
     assert set(counted) == {BATCH}
 
 
-def test_a_program_that_reports_its_samples_knows_better(tmp_path):
+def test_reported_samples_override_measured_ones(tmp_path):
     with watch_rank(tmp_path) as watched:
         for _ in itertools.islice(accumulation(), STEPS):
             watched.rank.log({"samples": 3}, None, None)
@@ -476,11 +476,11 @@ def test_a_program_that_reports_its_samples_knows_better(tmp_path):
     assert list(counted) == [3] * (STEPS - SETTLED)
 
 
-def test_operations_are_those_of_all_modules_and_backwards_of_a_step(tmp_path):
+def test_flops_include_all_modules_and_backward_passes_of_a_step(tmp_path):
     with watch_rank(tmp_path) as watched:
         for _ in itertools.islice(gan()(), STEPS):
             pass
-        (window,) = watched.messages_of("window")
+        (window,) = watched.messages("window")
     g, d = 2 * BATCH * WIDTH * WIDTH, 2 * BATCH * WIDTH
     forward = g + 3 * d
     weights = g + 3 * d  # the discriminator also gets gradients from the generator's loss
@@ -490,7 +490,7 @@ def test_operations_are_those_of_all_modules_and_backwards_of_a_step(tmp_path):
 
 
 @pytest.mark.heavy
-def test_the_percentiles_that_are_shown_are_those_of_the_program(tmp_path):
+def test_reported_percentiles_match_those_of_the_program(tmp_path):
     program = Path(__file__).parent / "programs" / "uneven.py"
     process = start_run([sys.executable, str(program)], "--data", str(tmp_path), "--run", "uneven")
     out, err = process.communicate(timeout=180)

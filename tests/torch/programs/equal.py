@@ -123,7 +123,7 @@ def compiled(build):
     return model, [*losses, dict(counters["stats"]), dict(counters["graph_break"]), dict(counters["frames"])]
 
 
-def of_compiling_ddp():  # whose forward is no one graph, with or without us
+def of_compiling_ddp():  # whose forward is several graphs, with or without the SDK
     return compiled(lambda: torch.compile(ddp(Net()), fullgraph=RANKS == 1, backend="aot_eager"))
 
 
@@ -143,8 +143,8 @@ def of_compiling_in_place():
 def of_compiling_beside_another():
     other = Net()  # of the same class, and not compiled
     plain(other, adam(other))
-    model, said = compiled(lambda: torch.compile(Net(), fullgraph=True, backend="aot_eager"))
-    return model, [*said, digest(other)]
+    model, found = compiled(lambda: torch.compile(Net(), fullgraph=True, backend="aot_eager"))
+    return model, [*found, digest(other)]
 
 
 def update(optimizer: torch.optim.Optimizer, _: torch.Tensor) -> None:

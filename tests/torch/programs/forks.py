@@ -29,7 +29,7 @@ def note(name: str) -> None:
 class Noting(Rows):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         if torch.utils.data.get_worker_info() is not None:
-            torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)  # even so it is no rank
+            torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)  # and is still not a rank
             note("worker")
         return super().__getitem__(index)
 

@@ -1,4 +1,4 @@
-"""What the programs train, and how they say what came of it."""
+"""The models that the programs train, and how they report their results."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     stuck.py FOLDER RANK SECONDS WAY…     asleep | in_c | stopped | and, on all ranks, evaluate | checkpoint
 
-After the last way, with `sleep_on` as another one, the process goes on without its loop.
+After the last way, with `sleep_on` as another one, the process continues without its loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trains on so many ranks; the first of them tells MLflow and W&B its loss, every step, and stays until it is told."""
+"""Trains on several ranks. Rank 0 logs its loss to MLflow and W&B in every step, and waits for a file at the end."""
 
 from __future__ import annotations
 

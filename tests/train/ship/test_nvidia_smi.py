@@ -38,7 +38,7 @@ def nvidia_smi(tmp_path, monkeypatch) -> Path:
     return fake
 
 
-def test_recorded_lines_are_samples_under_dcgm_s_names():
+def test_recorded_lines_become_samples_with_dcgm_names():
     messages = [parse_line(line, 1000) for line in RECORDED.read_text().splitlines()]
     assert len(messages) == 25
     assert all(messages)
@@ -68,11 +68,11 @@ def test_recorded_lines_are_samples_under_dcgm_s_names():
         "a,b,c",
     ],
 )
-def test_other_lines_are_no_samples(line):
+def test_malformed_lines_are_not_samples(line):
     assert parse_line(line, 1) is None
 
 
-def test_what_a_board_does_not_have_is_absent():
+def test_unsupported_fields_are_absent():
     line = "1, GPU-2, Tesla K80, [N/A], 12, [Not Supported], 40, [Unknown Error], N/A"
     assert parse_line(line, 1)[1] == {
         "time_ms": 1,
@@ -84,13 +84,13 @@ def test_what_a_board_does_not_have_is_absent():
     }
 
 
-def test_names_are_those_that_the_server_knows():
+def test_sample_names_are_known_to_the_server():
     from pyrometer.collect.gpu.dcgm import measure_of
 
     assert all(measure_of(name) is not None for name in gpus._FIELDS.values())
 
 
-def test_lines_become_parts_and_the_child_ends_with_us(nvidia_smi, tmp_path):
+def test_lines_become_parts_and_the_child_is_stopped_on_close(nvidia_smi, tmp_path):
     spool = Spool(tmp_path / "spool").make()
     watch = GpuWatch(spool, COMMAND)
     watch.start()
@@ -98,16 +98,16 @@ def test_lines_become_parts_and_the_child_ends_with_us(nvidia_smi, tmp_path):
     while watch._child is None and time.monotonic() < end:
         time.sleep(0.01)
     with pytest.raises(subprocess.TimeoutExpired):
-        watch._child.wait(0.5)  # it has said all it knows, and waits
+        watch._child.wait(0.5)  # it has printed all lines, and waits
     watch.close()
     ((identity, messages),) = [spool.read(part) for part in spool.parts()]
     assert list(identity) == ["host"]
-    assert [said["DCGM_FI_DEV_POWER_USAGE"] for _, said in messages][:2] == [81.39, 81.33]
+    assert [sample["DCGM_FI_DEV_POWER_USAGE"] for _, sample in messages][:2] == [81.39, 81.33]
     assert len(messages) == 25
     assert watch._child.returncode is not None
 
 
-def test_a_machine_without_gpus_is_none_the_worse(tmp_path):
+def test_machine_without_nvidia_smi_has_no_samples(tmp_path):
     spool = Spool(tmp_path / "spool").make()
     watch = GpuWatch(spool, ("no-such-command",))
     watch.start()

@@ -41,7 +41,7 @@ def sent(messages, *, who=WHO, redact=(), **options):
     return [(f"/v1/{signal}", gzip.compress(body)) for signal, body in bodies.of([(who, messages)])]
 
 
-def test_an_identity_is_the_resource():
+def test_identity_becomes_resource_attributes():
     ((resource, _),) = logs(sent([("run", {"time_ms": AT_MS})]))
     assert resource == {
         "service.name": "sft",
@@ -69,9 +69,11 @@ def test_an_identity_is_the_resource():
     }
 
 
-def test_what_opentelemetry_s_variable_says_is_in_the_resource_and_ours_wins():
-    said = "k8s.cluster.name=lab,k8s.job.name=sft%2C1,service.name=theirs,host.name=theirs,color=red,k8s.x=,k8s.pod.uid"
-    described = resource({"OTEL_RESOURCE_ATTRIBUTES": said})
+def test_otel_resource_attributes_are_added_and_the_sdk_wins():
+    message = (
+        "k8s.cluster.name=lab,k8s.job.name=sft%2C1,service.name=theirs,host.name=theirs,color=red,k8s.x=,k8s.pod.uid"
+    )
+    described = resource({"OTEL_RESOURCE_ATTRIBUTES": message})
     assert described == {
         "k8s.cluster.name": "lab",
         "k8s.job.name": "sft,1",
@@ -87,7 +89,7 @@ def test_what_opentelemetry_s_variable_says_is_in_the_resource_and_ours_wins():
     assert unnamed["service.name"] == "theirs"
 
 
-def test_names_of_the_resource_are_those_of_the_conventions():
+def test_resource_attribute_names_follow_the_conventions():
     """Every attribute that is not in our own namespace is one that OpenTelemetry lists."""
     ((resource_, _),) = logs(sent([("run", {"time_ms": AT_MS})], who=WHO | {"node_name": "n-1"}))
     ours = {name for name in resource_ if name.startswith("pyrometer.")}
@@ -95,8 +97,8 @@ def test_names_of_the_resource_are_those_of_the_conventions():
     assert {"k8s.node.name", "hw.id", "hw.type", "hw.name", "hw.model"} <= set(resource_)
 
 
-def test_a_window_is_a_log_record_with_the_columns_as_attributes():
-    said = {
+def test_window_becomes_a_log_record_with_its_columns():
+    message = {
         "time_ms": AT_MS,
         "to_ms": AT_MS + 10_000,
         "first_step": 100,
@@ -104,7 +106,7 @@ def test_a_window_is_a_log_record_with_the_columns_as_attributes():
         "data_ms": 0,
         "step_p50_us": 500_000,
     }
-    ((_, record),) = logs(sent([("window", said)]))
+    ((_, record),) = logs(sent([("window", message)]))
     assert record.time_unix_nano == AT_MS * 1_000_000
     assert (record.event_name, record.severity_text, record.severity_number) == ("pyrometer.window", "INFO", 9)
     assert record.body.string_value == "20 steps from step 100 took 10.0 s."
@@ -118,14 +120,14 @@ def test_a_window_is_a_log_record_with_the_columns_as_attributes():
     }
 
 
-def test_the_lengths_of_a_windows_steps_are_one_text():
-    said = {"time_ms": AT_MS, "to_ms": AT_MS + 10_000, "steps": 20, "step_lengths": [500_000, 19, 700_000, 1]}
-    ((_, record),) = logs(sent([("window", said)]))
+def test_step_lengths_are_one_text():
+    message = {"time_ms": AT_MS, "to_ms": AT_MS + 10_000, "steps": 20, "step_lengths": [500_000, 19, 700_000, 1]}
+    ((_, record),) = logs(sent([("window", message)]))
     assert plain(record.attributes)["pyrometer.step_lengths"] == "[500000,19,700000,1]"
 
 
-def test_a_batch_names_its_samples_as_one_text():
-    said = {
+def test_samples_of_a_batch_are_one_text():
+    message = {
         "time_ms": AT_MS,
         "loader": 0,
         "epoch": 1,
@@ -134,7 +136,7 @@ def test_a_batch_names_its_samples_as_one_text():
         "step": 9,
         "samples": [5, "a/ü"],
     }
-    ((_, record),) = logs(sent([("batch", said)]))
+    ((_, record),) = logs(sent([("batch", message)]))
     assert json.loads(plain(record.attributes)["pyrometer.samples"]) == [5, "a/ü"]
     assert record.body.string_value == "Batch 7: 2 samples, used by step 9."
 
@@ -143,14 +145,14 @@ def test_a_batch_names_its_samples_as_one_text():
     ("kind", "severity"),
     [("checkpoint_saved", 9), ("stuck", 13), ("nonfinite_loss", 13), ("exception", 17), ("out_of_memory", 17)],
 )
-def test_events_are_as_severe_as_they_are(kind, severity):
+def test_event_severity_depends_on_its_kind(kind, severity):
     ((_, record),) = logs(sent([("event", {"time_ms": AT_MS, "kind": kind, "step": 4, "reason": "forward"})]))
     assert record.severity_number == severity
     assert record.body.string_value == f"{kind} at step 4: forward."
 
 
-def test_a_span_keeps_its_ids_and_its_nanoseconds():
-    said = {
+def test_span_keeps_its_ids_and_nanoseconds():
+    message = {
         "start_ns": AT_MS * 1_000_000 + 1,
         "duration_ns": 1_234_567,
         "name": "forward",
@@ -160,7 +162,7 @@ def test_a_span_keeps_its_ids_and_its_nanoseconds():
         "step": 4,
         "attributes": {"pyrometer.batch": "0/1/2", "fused": True},
     }
-    ((_, span),) = spans(sent([("span", said)]))
+    ((_, span),) = spans(sent([("span", message)]))
     assert (span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()) == ("0a" * 16, "0b" * 8, "0c" * 8)
     assert (span.start_time_unix_nano, span.end_time_unix_nano) == (AT_MS * 10**6 + 1, AT_MS * 10**6 + 1_234_568)
     assert (span.name, span.kind) == ("forward", 1)
@@ -168,30 +170,30 @@ def test_a_span_keeps_its_ids_and_its_nanoseconds():
 
 
 @given(value=st.floats(allow_nan=True, allow_infinity=True))
-def test_a_metric_arrives_as_the_number_it_was(value):
+def test_metric_keeps_its_exact_value(value):
     ((_, name, point),) = points(sent([("metric", {"time_ms": AT_MS, "name": "loss", "value": value, "step": 5})]))
     assert name == "loss"
     assert point.as_double == value or (math.isnan(value) and math.isnan(point.as_double))
     assert plain(point.attributes) == {"pyrometer.step": 5}
 
 
-def test_a_metric_brings_its_source_and_the_steps_that_it_covers():
+def test_metric_has_its_source_and_covered_steps():
     covers = {"source": "transformers", "first_step": 30, "last_step": 39}
-    said = {"time_ms": AT_MS, "name": "loss", "value": 0.5, "step": 40, "goal": "min", **covers}
-    ((_, _, point),) = points(sent([("metric", said)]))
+    message = {"time_ms": AT_MS, "name": "loss", "value": 0.5, "step": 40, "goal": "min", **covers}
+    ((_, _, point),) = points(sent([("metric", message)]))
     expected = {"step": 40, "goal": "min", **covers}
     assert plain(point.attributes) == {f"pyrometer.{name}": value for name, value in expected.items()}
 
 
-def test_gpu_samples_look_like_dcgm_exporter_s():
-    said = {
+def test_gpu_samples_have_the_form_of_dcgm_exporter():
+    message = {
         "time_ms": AT_MS,
         "gpu_index": 1,
         "gpu_uuid": "GPU-9",
         "gpu_model": "NVIDIA H200",
         "DCGM_FI_DEV_GPU_UTIL": 97.0,
     }
-    ((resource, name, point),) = points(sent([("gpu", said)], who={"host": "box"}))
+    ((resource, name, point),) = points(sent([("gpu", message)], who={"host": "box"}))
     assert (resource, name, point.as_double) == (
         {"service.name": "training", "host.name": "box"},
         "DCGM_FI_DEV_GPU_UTIL",
@@ -200,7 +202,7 @@ def test_gpu_samples_look_like_dcgm_exporter_s():
     assert plain(point.attributes) == {"UUID": "GPU-9", "gpu": "1", "modelName": "NVIDIA H200", "Hostname": "box"}
 
 
-def test_what_makes_no_sense_holds_up_nothing():
+def test_invalid_messages_are_skipped():
     bodies = Bodies()
     good = ("event", {"time_ms": AT_MS, "kind": "stuck"})
     bad = [
@@ -214,9 +216,9 @@ def test_what_makes_no_sense_holds_up_nothing():
     assert len(logs(taken)) == 1
 
 
-def test_text_that_utf_8_cannot_say_and_text_without_end():
-    said = {"time_ms": AT_MS, "kind": "exception", "message": "\ud800" + "x" * 200_000, "step": 2**70}
-    ((_, record),) = logs(sent([("event", said)]))
+def test_invalid_and_long_texts_are_shortened():
+    message = {"time_ms": AT_MS, "kind": "exception", "message": "\ud800" + "x" * 200_000, "step": 2**70}
+    ((_, record),) = logs(sent([("event", message)]))
     attributes = plain(record.attributes)
     assert attributes["pyrometer.message"].startswith("?xxx")
     assert len(attributes["pyrometer.message"]) < 70_000
@@ -224,7 +226,7 @@ def test_text_that_utf_8_cannot_say_and_text_without_end():
 
 
 @given(sizes=st.lists(st.integers(0, 400), max_size=60))
-def test_bodies_stay_small_and_lose_nothing(sizes):
+def test_bodies_are_split_without_loss(sizes):
     messages = [("event", {"time_ms": n, "kind": "k", "message": "x" * size}) for n, size in enumerate(sizes)]
     bodies = [body for _, body in Bodies(limit_bytes=4000).of([(WHO, messages)])]
     assert all(len(body) < 6000 for body in bodies)
@@ -232,7 +234,7 @@ def test_bodies_stay_small_and_lose_nothing(sizes):
     assert [record.time_unix_nano // 10**6 for _, record in logs(taken)] == list(range(len(sizes)))
 
 
-def test_a_body_is_a_mebibyte_at_most():
+def test_body_has_at_most_one_mebibyte():
     message = ("event", {"time_ms": 1, "kind": "k", "message": "x" * 10_000})
     bodies = [body for _, body in Bodies().of([(WHO, [message] * 500)])]
     assert max(map(len, bodies)) <= BODY_BYTES + 1000
@@ -244,7 +246,7 @@ def test_a_body_is_a_mebibyte_at_most():
 STACK = (
     'Timeout (0:01:00)!\nThread 0x1 (most recent call first):\n  File "/home/ada/secret/train.py", line 3 in forward'
 )
-TOLD = [
+MESSAGES = [
     ("event", {"time_ms": 1, "kind": "stuck", "reason": "forward", "message": STACK}),
     ("event", {"time_ms": 1, "kind": "exception", "reason": "ValueError", "message": "patient 4711 in s3://b/ada.csv"}),
     ("event", {"time_ms": 1, "kind": "checkpoint_saved", "message": "~/secret/7.pt"}),
@@ -264,10 +266,10 @@ TOLD = [
 
 
 def text_of(redact):
-    return "".join(gzip.decompress(body).decode() for _, body in sent(TOLD, redact=redact))
+    return "".join(gzip.decompress(body).decode() for _, body in sent(MESSAGES, redact=redact))
 
 
-def test_nothing_is_redacted_unless_asked():
+def test_nothing_is_redacted_by_default():
     assert all(word in text_of(()) for word in ("train.py", "patient 4711 in", "7.pt", "4711.png", "../secret/x"))
 
 
@@ -282,9 +284,9 @@ def test_exceptions_are_redacted():
     assert "ValueError" in text_of(("exceptions",))
 
 
-def test_of_samples_only_the_count_is_left():
+def test_redacted_samples_leave_only_their_count():
     assert "4711.png" not in text_of(("samples",))
-    record = next(r for _, r in logs(sent(TOLD, redact=("samples",))) if r.event_name == "pyrometer.batch")
+    record = next(r for _, r in logs(sent(MESSAGES, redact=("samples",))) if r.event_name == "pyrometer.batch")
     assert plain(record.attributes)["pyrometer.sample_count"] == 2
     assert record.body.string_value == "Batch 1: 2 samples."
 
@@ -298,13 +300,13 @@ def test_paths_are_redacted_wherever_they_are():
     assert "a / b" in text
 
 
-def test_all_of_it_can_go_at_once():
+def test_all_redactions_can_be_combined():
     text = text_of(REDACTIONS)
     assert not [word for word in ("ada", "secret", "4711", "train.py") if word in text]
 
 
-def test_a_batch_without_end_is_a_count():
-    said = {"time_ms": 1, "loader": 0, "send_index": 1, "samples": ["x" * 100] * 11_000}
-    ((_, record),) = logs(sent([("batch", said)]))
+def test_huge_batch_leaves_only_its_sample_count():
+    message = {"time_ms": 1, "loader": 0, "send_index": 1, "samples": ["x" * 100] * 11_000}
+    ((_, record),) = logs(sent([("batch", message)]))
     assert plain(record.attributes)["pyrometer.sample_count"] == 11_000
     assert "pyrometer.samples" not in plain(record.attributes)

@@ -99,7 +99,7 @@ MOODS = ("ok", "partial", "500", "503", "408", "429", "302", "drop", "lost")
     restart=st.integers(0, 12),
 )
 @pytest.mark.heavy
-def test_whatever_a_server_does_every_message_arrives_once_and_in_order(tmp_path_factory, moods, parts, restart):
+def test_every_message_arrives_once_and_in_order_whatever_the_server_does(tmp_path_factory, moods, parts, restart):
     spool = Spool(tmp_path_factory.mktemp("law") / "spool").make()
     collector = Collector(list(moods))
     sender = started(spool, collector.url)
@@ -124,7 +124,7 @@ def test_whatever_a_server_does_every_message_arrives_once_and_in_order(tmp_path
 # -- a server that is absent, slow, ill, killed -----------------------------------------------------------------------
 
 
-def test_a_server_that_is_absent_is_waited_for(spool, tmp_path):
+def test_sender_waits_for_an_absent_server(spool, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     spool.put(who(0), messages(0, 3))
@@ -140,7 +140,7 @@ def test_a_server_that_is_absent_is_waited_for(spool, tmp_path):
     assert "does not accept telemetry at the moment: Connection refused" in (spool.folder / "sender.log").read_text()
 
 
-def test_a_server_that_is_killed_and_comes_back_gets_the_rest(spool, tmp_path):
+def test_restarted_server_receives_the_rest(spool, tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -175,7 +175,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_the_rest(spool, tmp_path):
     }
 
 
-def test_a_server_that_never_answers_holds_up_nothing_but_itself(spool, monkeypatch):
+def test_silent_server_delays_only_its_own_requests(spool, monkeypatch):
     monkeypatch.setattr(targets, "RESPONSE_S", 0.1)
     silent = socket.create_server(("127.0.0.1", 0))
     spool.put(who(0), messages(0, 1))
@@ -186,7 +186,7 @@ def test_a_server_that_never_answers_holds_up_nothing_but_itself(spool, monkeypa
     silent.close()
 
 
-def test_a_request_that_is_kept_alive_a_byte_at_a_time_is_cut(monkeypatch):
+def test_post_aborts_a_response_that_trickles(monkeypatch):
     monkeypatch.setattr(targets, "POST_S", 0.2)
     slow = socket.create_server(("127.0.0.1", 0))
 
@@ -219,11 +219,11 @@ def test_a_request_that_is_kept_alive_a_byte_at_a_time_is_cut(monkeypatch):
     assert time.monotonic() - begun < 10
 
 
-def test_what_a_server_refuses_is_put_aside_and_the_next_goes_on(spool, collector):
+def test_refused_body_is_set_aside_and_the_next_is_sent(spool, collector):
     collector.moods = ["400"]
     spool.put(who(0), messages(0, 1)[:1])
     sender = started(spool, collector.url)
-    collector.wait_for(1, refused_too=True)
+    collector.wait_for(1, include_refused=True)
     spool.put(who(0), messages(1, 1)[:1])
     left = sender.flush(10)
     sender.close()
@@ -233,10 +233,10 @@ def test_what_a_server_refuses_is_put_aside_and_the_next_goes_on(spool, collecto
     assert received([("/v1/logs", refused.read_bytes())]) == {("log", 0): [0]}
     log = (spool.folder / "sender.log").read_text()
     assert log.count("refused telemetry") == 1
-    assert "\x1b" not in log  # what a server says is not what a terminal does
+    assert "\x1b" not in log  # the text of a server cannot control a terminal
 
 
-def test_part_of_a_body_that_is_rejected_is_told_and_not_sent_again(spool, collector):
+def test_partial_rejection_is_logged_and_not_retried(spool, collector):
     collector.moods = ["partial"]
     spool.put(who(0), messages(0, 1)[:1])
     sender = started(spool, collector.url)
@@ -246,7 +246,7 @@ def test_part_of_a_body_that_is_rejected_is_told_and_not_sent_again(spool, colle
     assert "1 records were rejected: too old" in (spool.folder / "sender.log").read_text()
 
 
-def test_how_long_a_server_wants_to_be_left_alone_is_heeded(collector):
+def test_post_returns_the_retry_after_of_the_server(collector):
     collector.moods = ["429", "503"]
     target = HttpTarget(collector.url)
     assert target.post("1-1.logs.json.gz", b"x").retry_after_s == 0.01
@@ -260,7 +260,7 @@ def test_how_long_a_server_wants_to_be_left_alone_is_heeded(collector):
 # -- how it asks ------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_what_any_collector_expects(spool, collector):
+def test_requests_follow_the_otlp_http_protocol(spool, collector):
     spool.put(who(0), messages(0, 1))
     sender = started(spool, f"{collector.url}/prefix/", token="secret-1\n")
     assert sender.flush(10).files == 0
@@ -278,7 +278,7 @@ def test_requests_are_what_any_collector_expects(spool, collector):
         assert decoded(path, body).ByteSize() > 0
 
 
-def test_the_token_is_written_nowhere(spool, collector):
+def test_token_is_not_written_to_disk_or_errors(spool, collector):
     collector.moods = ["401", "500"]
     spool.put(who(0), messages(0, 1))
     sender = started(spool, collector.url, token="secret-2")
@@ -290,7 +290,7 @@ def test_the_token_is_written_nowhere(spool, collector):
     assert "secret" not in str(raised.value)
 
 
-def test_one_connection_is_kept_and_made_anew_when_the_server_closed_it(collector):
+def test_http_target_reconnects_when_the_server_closes(collector):
     target = HttpTarget(collector.url)
     assert target.post("1-1.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
     kept = target._connection.sock
@@ -302,7 +302,7 @@ def test_one_connection_is_kept_and_made_anew_when_the_server_closed_it(collecto
     target.close()
 
 
-def test_no_proxy_for_this_machine_and_one_for_the_others(collector, monkeypatch):
+def test_proxy_is_used_except_for_local_addresses(collector, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://user:word@127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "inside.example")
     assert posted(HttpTarget(collector.url)).outcome is PostOutcome.ACCEPTED
@@ -318,12 +318,12 @@ def test_no_proxy_for_this_machine_and_one_for_the_others(collector, monkeypatch
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "ftp://x", "http://", "http://[::1", "https://:443", "file:relative"])
-def test_an_address_that_is_none_is_one_sentence(url):
+def test_invalid_address_is_a_one_line_error(url):
     with pytest.raises(TargetError, match="is not an address"):
         target_of({"PYROMETER_ENDPOINT": url})
 
 
-def test_a_certificate_of_one_s_own_authority_is_trusted_when_it_is_named(tmp_path, monkeypatch):
+def test_configured_certificate_authority_is_trusted(tmp_path, monkeypatch):
     made = subprocess.run(
         [
             "openssl",
@@ -364,7 +364,7 @@ def test_a_certificate_of_one_s_own_authority_is_trusted_when_it_is_named(tmp_pa
 # -- a data folder ----------------------------------------------------------------------------------------------------
 
 
-def test_a_data_folder_gets_whole_files_in_order(spool, tmp_path):
+def test_folder_target_writes_whole_files_in_order(spool, tmp_path):
     spool.put(who(0), messages(0, 2))
     sender = Sender(spool, target_of({"PYROMETER_ENDPOINT": (tmp_path / "a folder").as_uri()}))
     sender.start()
@@ -377,7 +377,7 @@ def test_a_data_folder_gets_whole_files_in_order(spool, tmp_path):
     assert (tmp_path / "a folder").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_server_that_has_the_folder_gets_it_instead(tmp_path, collector):
+def test_folder_target_prefers_the_server_of_the_folder(tmp_path, collector):
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "server.json").write_text(json.dumps({"url": collector.url, "token": "view", "pid": 1}))
@@ -394,7 +394,7 @@ def test_a_server_that_has_the_folder_gets_it_instead(tmp_path, collector):
     }
 
 
-def test_a_server_that_left_its_address_and_is_gone_holds_nothing_up(tmp_path):
+def test_folder_target_ignores_the_address_of_a_dead_server(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     (tmp_path / "server.json").write_text(json.dumps({"url": url, "token": "t", "pid": 1}))
@@ -402,7 +402,7 @@ def test_a_server_that_left_its_address_and_is_gone_holds_nothing_up(tmp_path):
     assert (tmp_path / "inbox/otlp/1-1.logs.json.gz").read_bytes() == b"x"
 
 
-def test_a_folder_that_cannot_be_written_is_tried_again(tmp_path):
+def test_unwritable_folder_is_retried(tmp_path):
     (tmp_path / "file").write_text("")
     answer = FolderTarget(tmp_path / "file").post("1-1.logs.json.gz", b"x")
     assert answer.outcome is PostOutcome.RETRY
@@ -412,7 +412,7 @@ def test_a_folder_that_cannot_be_written_is_tried_again(tmp_path):
 # -- what is on its way, and what is not ------------------------------------------------------------------------------
 
 
-def test_redacted_texts_never_reach_what_is_to_be_sent(spool, monkeypatch, tmp_path):
+def test_redacted_texts_are_not_in_bodies_to_send(spool, monkeypatch, tmp_path):
     monkeypatch.setenv("PYROMETER_REDACT", "stacks, samples")
     spool.put(who(0), [("event", {"time_ms": 1, "kind": "stuck", "message": "File secret.py"})])
     spool.put(who(0), [("batch", {"time_ms": 1, "send_index": 1, "samples": ["patient-7"]})])
@@ -424,7 +424,7 @@ def test_redacted_texts_never_reach_what_is_to_be_sent(spool, monkeypatch, tmp_p
     assert b"patient" not in text
 
 
-def test_only_a_few_bodies_are_ahead(spool, tmp_path, monkeypatch):
+def test_few_bodies_are_prepared_ahead(spool, tmp_path, monkeypatch):
     monkeypatch.setattr(sending, "PARTS_BYTES", 1)
     for number in range(30):
         spool.put(who(0), messages(number, 1))
@@ -434,7 +434,7 @@ def test_only_a_few_bodies_are_ahead(spool, tmp_path, monkeypatch):
     assert len(spool.parts()) > 20
 
 
-def test_a_disk_that_is_full_doubles_nothing(spool, tmp_path, monkeypatch):
+def test_full_disk_causes_no_duplicates(spool, tmp_path, monkeypatch):
     spool.put(who(0), messages(0, 2))
     spool.acquire()
     sender = Sender(spool, FolderTarget(tmp_path / "data"))
@@ -455,7 +455,7 @@ def test_a_disk_that_is_full_doubles_nothing(spool, tmp_path, monkeypatch):
     assert received(taken) == {(signal, 0): [0, 1] for signal in ("log", "metric", "span")}
 
 
-def test_a_second_sender_waits_its_turn(spool, collector):
+def test_second_sender_waits_for_the_first(spool, collector):
     first = started(spool, collector.url)
     second_spool = Spool(spool.folder)
     second = started(second_spool, collector.url)
@@ -471,7 +471,7 @@ def test_a_second_sender_waits_its_turn(spool, collector):
     assert received(collector.taken) == {(s, r): [0] for s in ("log", "metric", "span") for r in (0, 1)}
 
 
-# -- beside the ranks -------------------------------------------------------------------------------------------------
+# -- next to the ranks ------------------------------------------------------------------------------------------------
 
 START = (
     "from pyrometer.train.ship.sender import start_beside; "
@@ -480,7 +480,7 @@ START = (
 
 
 @pytest.mark.heavy
-def test_a_sender_beside_the_ranks_ends_after_the_last_one(tmp_path, collector):
+def test_sender_process_exits_after_the_last_rank(tmp_path, collector):
     process = rank(
         START + "spool.put(identity, [('event', {'time_ms': 5, 'kind': 'checkpoint_saved', 'step': 1})])\n"
         "sys.stdin.read()\nhere.view[ring.ENDED] = 1",
@@ -490,7 +490,7 @@ def test_a_sender_beside_the_ranks_ends_after_the_last_one(tmp_path, collector):
     )
     collector.wait_for(1)
     spool = Spool(tmp_path / "spool")
-    assert not spool.acquire()  # it is there as long as the rank is
+    assert not spool.acquire()  # the sender runs while the rank runs
     process.communicate("")
     end = time.monotonic() + 15
     while not spool.acquire():
@@ -501,13 +501,13 @@ def test_a_sender_beside_the_ranks_ends_after_the_last_one(tmp_path, collector):
 
 
 @pytest.mark.heavy
-def test_a_sender_beside_the_ranks_is_only_started_once(tmp_path, collector):
+def test_sender_process_is_started_once_per_spool(tmp_path, collector):
     script = START + "print('began' if _ else 'served', flush=True); sys.stdin.read()"
     script = script.replace("; start_beside(", "; _ = start_beside(", 1)
     one = rank(script, tmp_path, PYROMETER_ENDPOINT=collector.url)
     assert one.stdout.readline() == "began\n"
     spool = Spool(tmp_path / "spool")
-    while spool.acquire():  # it takes a moment to be there
+    while spool.acquire():  # until the sender has started
         spool.release()
         time.sleep(0.01)
     other = rank(script, tmp_path, PYROMETER_ENDPOINT=collector.url, RANK="1")
@@ -527,19 +527,21 @@ def test_a_sender_beside_the_ranks_is_only_started_once(tmp_path, collector):
     assert outcomes == {0: "killed", 1: "killed"}
 
 
-def test_the_sender_says_what_it_was_told_wrongly(tmp_path):
-    said = subprocess.run(
+def test_sender_process_reports_an_invalid_endpoint(tmp_path):
+    result = subprocess.run(
         [sys.executable, "-m", "pyrometer.train.ship.sender"],
         capture_output=True,
         text=True,
         env=environment(tmp_path, PYROMETER_ENDPOINT="nonsense"),
     )
-    assert (said.returncode, said.stdout) == (1, "")
-    assert said.stderr == "pyrometer: PYROMETER_ENDPOINT 'nonsense' is not an address. Example: http://127.0.0.1:8411\n"
+    assert (result.returncode, result.stdout) == (1, "")
+    assert (
+        result.stderr == "pyrometer: PYROMETER_ENDPOINT 'nonsense' is not an address. Example: http://127.0.0.1:8411\n"
+    )
 
 
 @pytest.mark.heavy
-def test_what_an_earlier_sender_left_goes_first(tmp_path, collector):
+def test_parts_of_an_earlier_sender_are_sent_first(tmp_path, collector):
     spool = Spool(tmp_path / "spool").make()
     spool.put(who(0), messages(0, 2))
     process = python(

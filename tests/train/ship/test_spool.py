@@ -32,7 +32,7 @@ def spool(tmp_path) -> Spool:
     return Spool(tmp_path / "spool").make()
 
 
-def test_what_is_put_is_there_in_order_and_belongs_to_nobody_else(spool):
+def test_put_keeps_order_and_makes_private_files(spool):
     for number in range(12):
         assert spool.put(WHO, [event(number), event(number + 100)])
     assert held(spool) == [(WHO, [event(number), event(number + 100)]) for number in range(12)]
@@ -41,27 +41,27 @@ def test_what_is_put_is_there_in_order_and_belongs_to_nobody_else(spool):
     assert {stat.S_IMODE(part.stat().st_mode) for part in spool.parts()} == {0o600}
 
 
-def test_a_clock_that_is_set_back_changes_no_order(spool, monkeypatch):
+def test_put_keeps_order_when_the_clock_is_set_back(spool, monkeypatch):
     spool.put(WHO, [event(1)])
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_000_000)
     spool.put(WHO, [event(2)])
     assert [messages for _, messages in held(spool)] == [[event(1)], [event(2)]]
 
 
-def test_numbers_of_numpy_and_other_things_are_written_down_too(spool):
-    said = {
+def test_put_converts_values_of_other_types(spool):
+    message = {
         "value": np.float32(0.5),
         "step": np.int64(7),
         "price": Decimal("1.5"),
         "what": object,
         "list": [np.int8(1)],
     }
-    spool.put(WHO, [("metric", said)])
+    spool.put(WHO, [("metric", message)])
     ((_, [(_, read)]),) = held(spool)
     assert read == {"value": 0.5, "step": 7, "price": 1.5, "what": "<class 'object'>", "list": [1]}
 
 
-def test_a_part_that_cannot_be_read_is_put_aside(spool):
+def test_unreadable_part_is_set_aside(spool):
     spool.put(WHO, [event(1)])
     (spool.out / "00000000000000000001-1-000000.part").write_bytes(b"\x00nonsense")
     (spool.out / "00000000000000000002-1-000000.part").write_bytes(b"")
@@ -70,18 +70,23 @@ def test_a_part_that_cannot_be_read_is_put_aside(spool):
     assert len(list(spool.refused.iterdir())) == 3
 
 
-def test_what_could_not_be_written_is_counted_and_told(spool):
+def test_messages_that_could_not_be_written_are_counted_and_reported(spool):
     spool.out.rename(spool.folder / "away")
     assert not spool.put(WHO, [event(1), event(2)])
     assert not spool.put(WHO, [("span", {}), event(3)])
     (spool.folder / "away").rename(spool.out)
     assert spool.put(WHO, [event(4)])
-    ((_, [first, (kind, told)]),) = held(spool)
+    ((_, [first, (kind, dropped)]),) = held(spool)
     assert first == event(4)
-    assert (kind, told["kind"], told["reason"], told["count"]) == ("event", "telemetry_dropped", "write_failed", 4)
+    assert (kind, dropped["kind"], dropped["reason"], dropped["count"]) == (
+        "event",
+        "telemetry_dropped",
+        "write_failed",
+        4,
+    )
 
 
-def test_files_of_somebody_else_are_not_read(tmp_path):
+def test_spool_of_another_user_is_rejected(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SpoolError, match="PYROMETER_SPOOL"):
         Spool(tmp_path / "file").make()
@@ -94,7 +99,7 @@ def test_files_of_somebody_else_are_not_read(tmp_path):
         Spool(tmp_path / "link").make()
 
 
-def test_ranks_with_the_same_target_find_the_same_spool(tmp_path):
+def test_spool_folder_depends_on_the_target(tmp_path):
     there = {"PYROMETER_ENDPOINT": "http://a:1", "PYROMETER_TOKEN": "secret", "TMPDIR": str(tmp_path)}
     assert spool_folder(there) == spool_folder(dict(there))
     assert spool_folder(there).parent == tmp_path / f"pyrometer-{os.geteuid()}"
@@ -108,7 +113,7 @@ def test_ranks_with_the_same_target_find_the_same_spool(tmp_path):
     assert spool_folder({**there, "PYROMETER_SPOOL": "/named"}).as_posix() == "/named"
 
 
-def test_only_one_process_reads_and_death_lets_go(spool, tmp_path):
+def test_acquire_is_exclusive_until_the_process_dies(spool, tmp_path):
     script = """
 import sys
 from pyrometer.train.ship.spool import Spool, spool_folder
@@ -134,18 +139,18 @@ KINDS = ("span", "batch", "window", "metric", "run", "event")
 
 
 @given(parts=st.lists(st.lists(st.sampled_from(KINDS), min_size=1, max_size=8), max_size=30), limit=st.integers(2, 40))
-def test_what_is_worth_least_goes_first_and_everything_is_counted(tmp_path_factory, parts, limit):
+def test_trim_drops_the_least_valuable_messages_and_counts_them(tmp_path_factory, parts, limit):
     spool = Spool(tmp_path_factory.mktemp("spool")).make()
     number = 0
     for kinds in parts:
         spool.put(WHO, [(kind, {"n": (number := number + 1), "x": "x" * 200}) for kind in kinds])
     spool.limit_bytes = limit * 1000
-    told = spool.trim()
+    dropped = spool.trim()
     kept = [message for one in held(spool) for message in one[1]]
-    events = [said for kind, said in kept if kind == "event" and said.get("kind") == "telemetry_dropped"]
-    rest = [(kind, said["n"]) for kind, said in kept if "n" in said]
-    assert told == sum(said["count"] for said in events) == number - len(rest)
-    assert sum(part.stat().st_size for part in spool.parts()) <= spool.limit_bytes or not told
+    events = [message for kind, message in kept if kind == "event" and message.get("kind") == "telemetry_dropped"]
+    rest = [(kind, message["n"]) for kind, message in kept if "n" in message]
+    assert dropped == sum(message["count"] for message in events) == number - len(rest)
+    assert sum(part.stat().st_size for part in spool.parts()) <= spool.limit_bytes or not dropped
     assert [n for _, n in rest] == sorted(n for _, n in rest)
     gone = set(range(1, number + 1)) - {n for _, n in rest}
     value = {n: min(KINDS.index(kind) // 2, 2) for n, kind in enumerate((k for kinds in parts for k in kinds), 1)}
@@ -165,7 +170,7 @@ def numbered(parts: list[list[str]]) -> list[list[int]]:
     return [[next(numbers) for _ in kinds] for kinds in parts]
 
 
-def test_a_writer_trims_when_nobody_sends_and_leaves_it_to_the_sender_otherwise(tmp_path):
+def test_writer_trims_unless_a_sender_holds_the_spool(tmp_path):
     writer = Spool(tmp_path / "spool", limit_bytes=64_000).make()
     sender = Spool(tmp_path / "spool", limit_bytes=64_000)
     assert sender.acquire()
@@ -181,7 +186,7 @@ def test_a_writer_trims_when_nobody_sends_and_leaves_it_to_the_sender_otherwise(
     assert sum(part.stat().st_size for part in writer.parts()) < 64_000 + 64_000 // 64 + 2_000
 
 
-def test_what_was_refused_is_bounded(spool):
+def test_refused_files_have_a_size_limit(spool):
     for number in range(5):
         path = spool.send / f"{number:020d}-000000.logs.json.gz"
         with path.open("wb") as file:
@@ -190,7 +195,7 @@ def test_what_was_refused_is_bounded(spool):
     assert [path.name[19] for path in sorted(spool.refused.iterdir())] == ["2", "3", "4"]
 
 
-def test_half_written_files_of_the_dead_go(spool):
+def test_tidy_removes_old_temporary_files(spool):
     old, new = spool.out / "1-1-1.part.tmp", spool.out / "2-2-2.part.tmp"
     old.write_bytes(b"x")
     new.write_bytes(b"x")
@@ -200,7 +205,7 @@ def test_half_written_files_of_the_dead_go(spool):
     assert spool.parts() == []
 
 
-def test_a_rank_s_number_that_comes_again_takes_nothing_from_the_dead(spool):
+def test_set_aside_renames_the_files_of_a_reused_pid(spool):
     (spool.ranks / "7.ring").write_bytes(b"old")
     (spool.ranks / "7.json").write_bytes(b"{}")
     (spool.ranks / "77.ring").write_bytes(b"other")
@@ -212,7 +217,7 @@ def test_a_rank_s_number_that_comes_again_takes_nothing_from_the_dead(spool):
     assert len(list(spool.ranks.glob("7-*"))) == 2
 
 
-def test_a_launcher_that_begins_again_goes_on_with_its_first_launch(tmp_path):
+def test_first_launch_is_kept_while_the_launcher_lives(tmp_path):
     """The launcher here is this process: the parent of all of these."""
     script = "import sys; from pathlib import Path; from pyrometer.train.ship.spool import Spool; "
     script += "print(Spool(Path(sys.argv[1])).make().first_launch(sys.argv[2]))"

@@ -1,4 +1,4 @@
-"""Ranks that cannot speak for themselves: killed, stopped, held in C. Real processes, rings and stacks."""
+"""Ranks that cannot report themselves: killed, stopped, blocked in C. Real processes, rings and stacks."""
 
 from __future__ import annotations
 
@@ -54,9 +54,11 @@ def ranks(tmp_path):
         process.communicate()
 
 
-def said(spool: Spool) -> list[tuple[dict, str, dict]]:
-    """Everything that was handed on: by whom, kind, words."""
-    everything = [(who, *message) for part in spool.parts() for who, told in [spool.read(part)] for message in told]
+def published(spool: Spool) -> list[tuple[dict, str, dict]]:
+    """All messages except windows: identity, kind, fields."""
+    everything = [
+        (who, *message) for part in spool.parts() for who, messages in [spool.read(part)] for message in messages
+    ]
     return [(who, kind, words) for who, kind, words in everything if kind != "window"]
 
 
@@ -69,10 +71,10 @@ def look_until(watcher: Watcher, condition, limit_s: float = 15.0) -> None:
 
 
 def kinds(spool: Spool) -> list[str]:
-    return [words.get("kind", kind) for _, kind, words in said(spool)]
+    return [words.get("kind", kind) for _, kind, words in published(spool)]
 
 
-def test_a_rank_that_is_killed_leaves_its_last_words(ranks, watcher, spool):
+def test_killed_rank_gets_an_outcome(ranks, watcher, spool):
     process = ranks("sys.stdin.read()")
     assert not watcher.look()
     assert watcher.alone_s() < 1
@@ -81,42 +83,42 @@ def test_a_rank_that_is_killed_leaves_its_last_words(ranks, watcher, spool):
     process.kill()
     process.wait()
     look_until(watcher, lambda: not list(spool.ranks.iterdir()))
-    who, kind, words = said(spool)[-1]
+    who, kind, words = published(spool)[-1]
     assert (who["rank"], kind, words["outcome"]) == (0, "run", "killed")
     assert before_ms - 2000 <= words["ended_ms"] <= time.time_ns() // 1_000_000
     assert words["reason"] == "the process ended, and its exit code or signal is unknown"
-    assert said(spool).count((who, kind, words)) == 1
+    assert published(spool).count((who, kind, words)) == 1
     watcher.look()
     assert watcher.alone_s() >= 0
     assert not watcher.living()
 
 
-def test_what_a_killed_rank_had_not_handed_on_is_folded(ranks, watcher, spool):
+def test_unpublished_steps_of_a_killed_rank_become_a_window(ranks, watcher, spool):
     process = ranks("sys.stdin.read()")
     watcher.look()
     process.kill()
     process.wait()
     look_until(watcher, lambda: "run" in kinds(spool))
-    told = [message for part in spool.parts() for message in spool.read(part)[1]]
+    messages = [message for part in spool.parts() for message in spool.read(part)[1]]
     # three steps, the first of which belongs to the start
-    assert [(kind, words.get("steps")) for kind, words in told] == [("window", 2), ("run", None)]
+    assert [(kind, words.get("steps")) for kind, words in messages] == [("window", 2), ("run", None)]
 
 
-def test_a_rank_that_ended_well_is_left_alone(ranks, watcher, spool):
+def test_rank_that_reported_its_end_is_ignored(ranks, watcher, spool):
     process = ranks("sys.stdin.readline(); here.view[ring.ENDED] = 1")
     watcher.look()
     process.communicate("\n")
     look_until(watcher, lambda: not list(spool.ranks.iterdir()))
-    assert said(spool) == []
+    assert published(spool) == []
 
 
-def test_a_rank_that_died_before_anybody_looked_is_dated_by_its_ring(ranks, spool):
+def test_rank_that_died_before_the_watcher_is_dated_by_its_ring(ranks, spool):
     process = ranks("os.kill(os.getpid(), 9)")
     process.wait()
     time.sleep(0.3)
     watcher = Watcher(spool)
     watcher.look()
-    ((_, _, words),) = said(spool)
+    ((_, _, words),) = published(spool)
     assert words["ended_ms"] < time.time_ns() // 1_000_000 - 250
     assert list(watcher.runs) == []  # of an earlier time
 
@@ -129,18 +131,18 @@ def test_a_rank_that_died_before_anybody_looked_is_dated_by_its_ring(ranks, spoo
         ("os._exit(0)", "succeeded", "exit code 0"),
     ],
 )
-def test_a_parent_knows_how_its_child_ended(ranks, watcher, spool, script, outcome, reason):
+def test_child_outcome_comes_from_its_wait_status(ranks, watcher, spool, script, outcome, reason):
     process = ranks(f"sys.stdin.readline(); {script}")
     watcher.child = process.pid
     watcher.look()
     process.stdin.write("\n")
     process.stdin.flush()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    watcher.look()  # a zombie by now, and nobody has said how it died
-    assert said(spool) == []
+    watcher.look()  # a zombie by now, and its exit status is unknown
+    assert published(spool) == []
     watcher.exited(process.pid, process.wait())
     watcher.look()
-    *ends, (_, _, words) = said(spool)
+    *ends, (_, _, words) = published(spool)
     assert (words["outcome"], words["reason"]) == (outcome, reason)
     assert [(end["kind"], end["reason"]) for _, _, end in ends] == [("exit", reason)] * (outcome == "failed")
 
@@ -166,7 +168,7 @@ ENDS = {
 
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("script", ENDS)
-def test_a_rank_s_exit_code_is_known_without_its_parent(ranks, watcher, spool, script, ended):
+def test_exit_code_is_read_from_the_ring(ranks, watcher, spool, script, ended):
     record = "from pyrometer.train.run import exits; exits.record(here)"
     process = ranks(f"{record}; here.view[ring.ENDED] = {int(ended)}; sys.stdin.readline()\n{script}")
     watcher.look()
@@ -174,15 +176,13 @@ def test_a_rank_s_exit_code_is_known_without_its_parent(ranks, watcher, spool, s
     code = ENDS[script]
     assert process.returncode == code  # as without us
     look_until(watcher, lambda: not list(spool.ranks.iterdir()))
-    *ends, (_, _, words) = said(spool)
+    *ends, (_, _, words) = published(spool)
     assert words["outcome"] == ("killed" if code < 0 else "failed" if code else "succeeded")
     assert code < 0 or words["reason"] == f"exit code {code}"
     assert [(end["kind"], end["reason"]) for _, _, end in ends] == [("exit", f"exit code {code}")] * (code > 0)
 
 
-def test_an_exit_code_is_reported_as_of_when_the_program_began_to_exit_unless_an_exception_explains_it(
-    ranks, watcher, spool
-):
+def test_exit_event_has_the_time_of_the_exit_unless_an_exception_explains_it(ranks, watcher, spool):
     record = (
         "from pyrometer.train.run import exits; exits.record(here); here.view[ring.LEFT_NS] = time.perf_counter_ns()"
     )
@@ -193,12 +193,12 @@ def test_an_exit_code_is_reported_as_of_when_the_program_began_to_exit_unless_an
         look_until(watcher, lambda: not list(spool.ranks.iterdir()))
         if not explained:
             began_by_ms = gone_ms - 500
-    (end,) = (words for _, _, words in said(spool) if words.get("kind") == "exit")
+    (end,) = (words for _, _, words in published(spool) if words.get("kind") == "exit")
     assert kinds(spool).count("run") == 2
     assert end["time_ms"] <= began_by_ms
 
 
-def test_a_rank_that_reported_its_end_itself_has_the_last_word(ranks, watcher, spool):
+def test_outcome_reported_by_the_rank_wins(ranks, watcher, spool):
     """A worker of a framework: its function has returned, and its process is killed later."""
     process = ranks(
         "from pyrometer.train.run import exits; exits.record(here)\n"
@@ -207,10 +207,10 @@ def test_a_rank_that_reported_its_end_itself_has_the_last_word(ranks, watcher, s
     watcher.look()
     process.communicate("\n")
     look_until(watcher, lambda: not list(spool.ranks.iterdir()))
-    assert said(spool) == []
+    assert published(spool) == []
 
 
-def test_an_oom_kill_is_told_from_others(ranks, watcher, spool, tmp_path, monkeypatch):
+def test_oom_kill_is_distinguished_from_other_kills(ranks, watcher, spool, tmp_path, monkeypatch):
     counts = tmp_path / "memory.events"
     counts.write_text("low 0\nhigh 12\nmax 40\noom 1\noom_kill 1\n")
     monkeypatch.setattr(processes, "memory_events", lambda pid: counts)
@@ -221,23 +221,23 @@ def test_an_oom_kill_is_told_from_others(ranks, watcher, spool, tmp_path, monkey
     process.wait()
     look_until(watcher, lambda: "run" in kinds(spool))
     assert kinds(spool) == ["oom_killed", "run"]
-    assert said(spool)[-1][2]["reason"] == "OOMKilled"
+    assert published(spool)[-1][2]["reason"] == "OOMKilled"
 
 
-def test_the_kernel_s_own_counts_are_found():
+def test_memory_events_of_this_process_are_readable():
     found = processes.memory_events(os.getpid())
     if found is None:
         pytest.skip("needs a cgroup that counts memory")
     assert processes.oom_kills(found) is not None
 
 
-def test_a_rank_that_is_stopped_by_a_signal_is_stuck_until_it_goes_on(ranks, watcher, spool):
+def test_stopped_rank_is_stuck_until_it_continues(ranks, watcher, spool):
     process = ranks("for line in sys.stdin: step()", LIMITS=LIMITS)
     watcher.look()
     process.send_signal(signal.SIGSTOP)
     look_until(watcher, lambda: "stuck" in kinds(spool))
     ring = Ring.open(spool.ranks / f"{process.pid}.ring")
-    ((who, kind, words),) = said(spool)
+    ((who, kind, words),) = published(spool)
     assert (who["rank"], kind) == (0, "event")
     assert words == {
         "time_ms": ring.wall_ns(ring.snapshot().moved_ns) // 1_000_000,
@@ -253,13 +253,13 @@ def test_a_rank_that_is_stopped_by_a_signal_is_stuck_until_it_goes_on(ranks, wat
     process.stdin.write("\n")
     process.stdin.flush()
     look_until(watcher, lambda: "unstuck" in kinds(spool))
-    unstuck = said(spool)[-1][2]
+    unstuck = published(spool)[-1][2]
     assert unstuck["time_ms"] == ring.wall_ns(ring.snapshot().moved_ns) // 1_000_000
     assert unstuck["step"] == 4
     ring.close()
 
 
-def test_a_rank_whose_interpreter_is_held_in_c_is_found_with_its_stack(ranks, watcher, spool):
+def test_rank_blocked_in_c_is_stuck_with_its_stack(ranks, watcher, spool):
     process = ranks(
         "import ctypes\n"
         "file = (spool.ranks / f'{os.getpid()}.stack').open('w')\n"
@@ -269,43 +269,43 @@ def test_a_rank_whose_interpreter_is_held_in_c_is_found_with_its_stack(ranks, wa
         LIMITS=LIMITS,
     )
     look_until(watcher, lambda: "stuck" in kinds(spool))
-    ((_, _, words),) = said(spool)
+    ((_, _, words),) = published(spool)
     assert words["reason"] == "forward"
     assert words["message"].startswith("Timeout (0:00:00.600000)!")
     assert "in held_by_c" in words["message"]
     assert process.poll() is None
 
 
-def test_a_silent_rank_without_a_stack_is_told_all_the_same(ranks, watcher, spool):
+def test_silent_rank_without_a_stack_is_stuck(ranks, watcher, spool):
     ranks("import ctypes; ctypes.PyDLL(None).sleep(30)", LIMITS=LIMITS)
     look_until(watcher, lambda: "stuck" in kinds(spool))
-    assert said(spool)[0][2]["message"].startswith("no stack (state ")
+    assert published(spool)[0][2]["message"].startswith("no stack (state ")
 
 
 @pytest.mark.heavy
-def test_a_rank_that_can_speak_speaks_for_itself(ranks, watcher, spool):
-    script = "here.view[ring.STUCK_NS] = {told}\nwhile True:\n    {beat}\n    time.sleep(0.05)"
-    beats = script.format(told=0, beat="here.view[ring.BEAT_NS] = time.perf_counter_ns()")
-    told = script.format(told=1, beat="pass")  # it said so before C took hold of it
+def test_responsive_rank_is_not_reported_by_the_watcher(ranks, watcher, spool):
+    script = "here.view[ring.STUCK_NS] = {stuck_ns}\nwhile True:\n    {beat}\n    time.sleep(0.05)"
+    beats = script.format(stuck_ns=0, beat="here.view[ring.BEAT_NS] = time.perf_counter_ns()")
+    reported = script.format(stuck_ns=1, beat="pass")  # reported before C code blocked the interpreter
     ranks(beats, LIMITS=LIMITS)
-    ranks(told, LIMITS=LIMITS, RANK="1")
+    ranks(reported, LIMITS=LIMITS, RANK="1")
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
         watcher.look()
         time.sleep(0.05)
-    assert said(spool) == []
+    assert published(spool) == []
 
 
 @pytest.mark.heavy
-def test_limits_are_those_of_the_phase(ranks, watcher, spool):
+def test_stuck_limit_depends_on_the_phase(ranks, watcher, spool):
     ranks("step(ring.CHECKPOINT); time.sleep(60)", LIMITS='{"default": 0.3, "checkpoint": 60}')
     process = ranks("step(ring.BACKWARD); time.sleep(60)", LIMITS='{"default": 0.3, "checkpoint": 60}', RANK="1")
     look_until(watcher, lambda: "stuck" in kinds(spool))
-    assert [(who["pid"], words["reason"]) for who, _, words in said(spool)] == [(process.pid, "backward")]
+    assert [(who["pid"], words["reason"]) for who, _, words in published(spool)] == [(process.pid, "backward")]
 
 
 @pytest.mark.parametrize("written", ["{}", '{"checkpoint": 1}', '{"default": 2, "checkpoint": 5}'])
-def test_a_rank_that_wrote_no_limits_has_those_it_would_have_written(ranks, watcher, spool, monkeypatch, written):
+def test_rank_without_written_limits_gets_the_default_table(ranks, watcher, spool, monkeypatch, written):
     ranks("sys.stdin.read()", LIMITS=written)
     watcher.look()
     (seen,) = watcher._ranks.values()
@@ -322,7 +322,7 @@ def test_a_rank_that_wrote_no_limits_has_those_it_would_have_written(ranks, watc
         assert (limits_s["checkpoint"], limits_s["evaluate"], limits_s["startup"]) == (900, 300, 1800)
 
 
-def test_limits_grow_with_slow_steps_and_shrink_with_the_hang_limit():
+def test_stall_limits_grow_with_slow_steps_and_shrink_with_the_hang_limit():
     assert stall_limits_s(60.0) == {"default": 60.0, **LIMITS_S}
     assert stall_limits_s(60.0, slow_step_s=45.0) == {
         "default": 450.0,
@@ -340,7 +340,7 @@ def test_limits_grow_with_slow_steps_and_shrink_with_the_hang_limit():
     }
 
 
-def test_a_number_that_another_process_has_by_now_is_not_the_rank(spool, tmp_path):
+def test_reused_pid_is_not_the_rank(spool, tmp_path):
     process = rank("sys.stdin.read()", tmp_path)
     process.kill()
     process.communicate()
@@ -359,7 +359,7 @@ def test_a_number_that_another_process_has_by_now_is_not_the_rank(spool, tmp_pat
     living.communicate()
 
 
-def test_the_same_number_again_keeps_both_apart(ranks, spool):
+def test_ring_that_was_set_aside_is_reported_separately(ranks, spool):
     process = ranks("sys.stdin.read()")
     spool.set_aside(process.pid)  # as if another process with this number had come
     watcher = Watcher(spool)
@@ -368,32 +368,32 @@ def test_the_same_number_again_keeps_both_apart(ranks, spool):
     assert list(spool.ranks.iterdir()) == []
 
 
-def test_a_ring_has_its_room_on_disk_from_the_beginning(tmp_path):
+def test_ring_create_allocates_the_whole_file(tmp_path):
     ring = Ring.create(tmp_path / "1.ring")
     found = ring.path.stat()
     assert found.st_blocks * 512 >= found.st_size > 2_000_000
     ring.close()
 
 
-def test_files_that_are_no_rings_are_cleared_away_when_nobody_writes_them(spool, watcher):
+def test_invalid_ring_files_of_dead_processes_are_removed(spool, watcher):
     (spool.ranks / "999999999.ring").write_bytes(b"x" * 4096)
     (spool.ranks / f"{os.getpid()}.ring").write_bytes(b"")
     assert not watcher.look()
     assert [path.name for path in spool.ranks.iterdir()] == [f"{os.getpid()}.ring"]
 
 
-def test_ranks_that_all_stand_still_are_said_to_be_there(ranks, watcher, spool, monkeypatch):
+def test_idle_ranks_are_reported_alive(ranks, watcher, spool, monkeypatch):
     monkeypatch.setattr(watch, "STILL_NS", 300_000_000)
     ranks("step(); say('moved'); sys.stdin.read()", RANK="0")
     ranks("sys.stdin.read()", RANK="1")
     look_until(watcher, lambda: "alive" in kinds(spool))
-    ((_, _, words),) = [one for one in said(spool) if one[2].get("kind") == "alive"]
+    ((_, _, words),) = [one for one in published(spool) if one[2].get("kind") == "alive"]
     assert abs(words["time_ms"] - time.time_ns() // 1_000_000) < 5_000
     watcher.look()
     assert kinds(spool).count("alive") == 1  # not again for a while
 
 
-def test_with_a_rank_that_is_stuck_it_is_told_how_long(ranks, watcher, spool, monkeypatch):
+def test_stuck_rank_is_reported_alive_repeatedly(ranks, watcher, spool, monkeypatch):
     monkeypatch.setattr(watch, "STILL_NS", 300_000_000)
     process = ranks("sys.stdin.read()", LIMITS=LIMITS)
     look_until(watcher, lambda: "alive" in kinds(spool))

@@ -1,4 +1,4 @@
-"""Steps that nobody marked get the phases of those that somebody did, to the millisecond."""
+"""Steps without marks get the phases of marked steps, to the millisecond."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pyrometer.train.steps.ring import FORWARD, OTHER, Ring
 MS = 1_000_000
 
 
-def test_marked_steps_speak_for_the_others():
+def test_unmarked_steps_get_the_phases_of_marked_steps():
     ring = Ring.in_memory(rows=16)
-    # Marked: 20 ms each, of which 15 forward. Others: 10 ms each, and nobody knows what of.
+    # Marked: 20 ms each, of which 15 forward. Others: 10 ms each, with unknown phases.
     for number in range(8):
         marked = number % 4 == 0
         row = [0] * columns.COLUMNS

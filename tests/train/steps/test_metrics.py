@@ -40,7 +40,7 @@ class Program:
     logs=st.lists(st.sampled_from([None, "value", "mean", "scaled", "late", "before"]), min_size=1, max_size=40),
     seed=st.integers(0, 1_000),
 )
-def test_the_steps_of_a_value_are_among_those_that_it_covers(logs, seed):
+def test_covered_steps_include_the_steps_of_a_value(logs, seed):
     """Whatever is logged when: this step's loss, the last one's, or a mean that starts again at each log."""
     program, since, rng = Program(), 0, random.Random(seed)
     for step, kind in enumerate(logs):
@@ -48,20 +48,20 @@ def test_the_steps_of_a_value_are_among_those_that_it_covers(logs, seed):
         if kind == "before":  # the next batch was drawn, and its forward is not seen
             program.trained = (step - 1, step) if step else None
             value, truth = (program.losses[-1], {step - 1}) if step else (loss, {0})
-            said = program.log(value)
+            logged = program.log(value)
         program.train(loss)
         if kind == "value":
-            said, truth = program.log(loss), {step}
+            logged, truth = program.log(loss), {step}
         elif kind == "scaled":
-            said, truth = program.log(100 * loss), {step}
+            logged, truth = program.log(100 * loss), {step}
         elif kind == "late":
-            said, truth = program.log(program.losses[-2:][0]), {max(step - 1, 0)}
+            logged, truth = program.log(program.losses[-2:][0]), {max(step - 1, 0)}
         elif kind == "mean":
             mean = sum(program.losses[since:]) / (step + 1 - since)
-            said, truth = program.log(mean), set(range(since, step + 1))
+            logged, truth = program.log(mean), set(range(since, step + 1))
         if kind is not None:
-            if said is not None and said.covers is not None:
-                first, last = said.covers
+            if logged is not None and logged.covers is not None:
+                first, last = logged.covers
                 assert truth <= set(range(first, last + 1))
                 assert last <= step
                 if kind == "value" or (kind == "late" and since):  # the first log is what makes it remember losses
@@ -74,7 +74,7 @@ def test_the_steps_of_a_value_are_among_those_that_it_covers(logs, seed):
 @pytest.mark.parametrize("every", [1, 3, 10])
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("stays", [False, True])
-def test_a_value_that_is_not_finite_covers_the_first_step_whose_loss_was_not(broken, every, late, stays):
+def test_nonfinite_value_covers_the_first_nonfinite_step(broken, every, late, stays):
     program, bad, since = Program(), 14, 0
     program.train(1.0)
     program.log(1.0)  # the first log is what makes it remember losses
@@ -82,16 +82,16 @@ def test_a_value_that_is_not_finite_covers_the_first_step_whose_loss_was_not(bro
     for step in range(1, 30):
         program.train(broken if step == bad or (stays and step > bad) else 1.0 / step)
         if step % every == 0:
-            said = program.log(sum(program.losses[since : step + 1 - late]))
+            logged = program.log(sum(program.losses[since : step + 1 - late]))
             since = step + 1 - late
-            if said.value != said.value or said.value == broken:
-                assert said.covers == (bad, bad)
+            if logged.value != logged.value or logged.value == broken:
+                assert logged.covers == (bad, bad)
                 return
         program.close()
     pytest.fail("no value was broken")
 
 
-def test_a_value_that_is_not_finite_covers_all_its_steps_where_their_losses_are_not_all_known():
+def test_nonfinite_value_covers_all_steps_if_losses_are_unknown():
     program = Program()
     program.train(1.0)
     program.log(1.0)
@@ -101,7 +101,7 @@ def test_a_value_that_is_not_finite_covers_all_its_steps_where_their_losses_are_
     assert program.log(float("nan")).covers == (1, 199)
 
 
-def test_a_log_in_every_step_covers_one_step_and_many_logs_in_a_step_cover_the_same():
+def test_logs_within_a_step_cover_the_same_step():
     program = Program()
     for step in range(5):
         program.train(2.0 + step)
@@ -122,23 +122,23 @@ def test_a_log_in_every_step_covers_one_step_and_many_logs_in_a_step_cover_the_s
         ("train_loss", {"of_training": False}),
     ],
 )
-def test_evaluations_and_numbers_of_the_program_cover_no_known_steps(name, more):
+def test_evaluation_and_numbered_values_cover_no_known_steps(name, more):
     program = Program()
     program.train(1.0)
     assert program.log(5.0, name, **more).covers is None
 
 
-def test_a_framework_s_number_is_shown_and_its_steps_are_known():
+def test_framework_step_number_is_kept_with_known_steps():
     program = Program()
     for step in range(10):
         program.train(1.0 + step)
         if step < 9:
             program.close()
-    said = program.log(99.0, "loss", step=10, of_training=True, source="transformers")
-    assert (said.step, said.covers, said.source) == (10, (0, 9), "transformers")
+    logged = program.log(99.0, "loss", step=10, of_training=True, source="transformers")
+    assert (logged.step, logged.covers, logged.source) == (10, (0, 9), "transformers")
 
 
-def test_what_another_thread_logs_covers_no_known_steps():
+def test_values_from_another_thread_cover_no_known_steps():
     program = Program()
     program.train(1.0)
     program.trained = None
@@ -146,7 +146,7 @@ def test_what_another_thread_logs_covers_no_known_steps():
 
 
 @pytest.mark.parametrize("every", [1, 10])
-def test_a_loss_that_jumps_is_kept_however_fast_losses_are_logged(every):
+def test_loss_spikes_are_kept_at_any_logging_rate(every):
     program, rng, planted = Program(), random.Random(1), {700, 1_400, 1_900}
     for step in range(2_000):
         program.train(100.0 if step in planted else 2.0 + rng.random())
@@ -160,7 +160,7 @@ def test_a_loss_that_jumps_is_kept_however_fast_losses_are_logged(every):
     assert every > 1 or len(logged) < 1_000  # others are thinned
 
 
-def test_names_without_end_take_no_memory():
+def test_number_of_metric_names_is_bounded():
     program = Program()
     program.train(1.0)
     for number in range(2_000):
@@ -168,7 +168,7 @@ def test_names_without_end_take_no_memory():
     assert len(program.metrics._logged) <= 500
 
 
-def test_infinities_of_both_signs_in_one_step_are_no_error():
+def test_infinities_of_both_signs_in_one_step_are_accepted():
     program = Program()
     program.train(float("inf"))
     program.metrics.backward(SimpleNamespace(is_cpu=True, item=lambda: float("-inf")), None)

@@ -11,7 +11,7 @@ def inside(loops: list[training_loop.Loop]) -> list[bool]:
     return [one.contains(sys._getframe(1)) for one in loops]
 
 
-def test_a_loop_goes_on_until_it_is_over():
+def test_loop_contains_its_frame_until_it_ends():
     loops: list[training_loop.Loop] = []
     for _ in range(3):
         loops = loops or training_loop.enclosing_loops(sys._getframe())[:1]
@@ -19,7 +19,7 @@ def test_a_loop_goes_on_until_it_is_over():
     assert inside(loops) == [False]
 
 
-def test_it_is_the_outermost_loop_of_a_function():
+def test_enclosing_loop_is_the_outermost_of_its_function():
     loops: list[training_loop.Loop] = []
     for _ in range(2):
         for _ in range(2):
@@ -28,7 +28,7 @@ def test_it_is_the_outermost_loop_of_a_function():
     assert inside(loops) == [False]
 
 
-def test_a_loop_over_optimizers_in_a_function_is_not_the_training_loop():
+def test_inner_function_loop_is_not_the_training_loop():
     seen: list[list[training_loop.Loop]] = []
     backward: list[list[bool]] = []
 
@@ -43,7 +43,7 @@ def test_a_loop_over_optimizers_in_a_function_is_not_the_training_loop():
     assert backward == [[False, True]]  # the nearer one is only a part
 
 
-def test_a_loop_of_a_module_and_files_that_do_not_count():
+def test_enclosing_loops_finds_module_loops_and_skips_libraries():
     script = "while not done:\n    found.append(around(frame()))\n    done = True\nafter = around(frame())\n"
     names = {"found": [], "done": False, "around": training_loop.enclosing_loops, "frame": sys._getframe}
     exec(compile(script, "/home/ada/torch/train.py", "exec"), names)

@@ -69,7 +69,7 @@ class Hooks:
             rank.sdk_failed(error)
 
     def detach(self) -> None:
-        """Forgets the rank and its objects: it has ended, or this process is a fork of it."""
+        """Forgets the rank and its objects: it has ended, or this process is a fork."""
         self.rank = None
         self.optimizer_steps = 0
         self._is_fork = False

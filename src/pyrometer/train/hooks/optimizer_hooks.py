@@ -1,4 +1,4 @@
-"""Hooks on optimizers: where steps end, which models they train, and which of their steps are none."""
+"""Hooks on optimizers: where steps end, which models they train, and which of their steps do not count."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def process_started_ms() -> int:
 
 
 def device(torch: Any, index: int | None) -> dict[str, Any]:
-    """The GPU that the process computes on. `index` is None if there is none or it is not known which."""
+    """The GPU that the process computes on. Without an `index` the device has no known number."""
     cuda = torch.cuda
     if not cuda.is_initialized():  # a question would initialize CUDA, and break programs that fork
         return {"device": "cpu"}

@@ -20,7 +20,7 @@ class Outbox:
         self.urgent = threading.Event()
 
     def event(self, kind: str, *, at_ms: int | None = None, urgent: bool = False, **fields: Any) -> None:
-        """Adds an event. Fields that are None are left out."""
+        """Adds an event. Fields with the value None are omitted."""
         known = {name: value for name, value in fields.items() if value is not None}
         self.messages.append(("event", {"time_ms": at_ms or time.time_ns() // 1_000_000, "kind": kind, **known}))
         if urgent:

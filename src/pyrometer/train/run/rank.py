@@ -266,7 +266,7 @@ class TrainingRank:
         if self._knows_launch:
             return
         launch = self._learn_launch()
-        if self._launch_wanted_since_s is None and self.recorder.count:  # a rendezvous may take as long as it needs
+        if self._launch_wanted_since_s is None and self.recorder.count:  # a rendezvous has no time limit
             self._launch_wanted_since_s = time.monotonic()
         since_s = self._launch_wanted_since_s
         waited_s = time.monotonic() - since_s if since_s is not None else 0.0

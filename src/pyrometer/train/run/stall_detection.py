@@ -69,7 +69,7 @@ class ProgressMonitor:
         if len(self._loops) > 1:
             self._loops = [one for one in self._loops if one.contains(frame)] or self._loops
 
-    # -- judgement ----------------------------------------------------------------------------------------------------
+    # -- judgment -----------------------------------------------------------------------------------------------------
 
     def check(self, now_ns: int) -> None:
         """Reports when the rank gets stuck and when it continues."""

@@ -16,7 +16,7 @@ HANG_LIMIT_S = 60.0
 #
 # `causes/hang.py` has the same numbers in milliseconds, because it cannot import the SDK. A test compares them.
 LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 900.0, "evaluate": 300.0}
-SLOW_STEPS = 10  # a rank may take as long as this many of its slowest steps
+SLOW_STEPS = 10  # the limit is at least this many times its slowest step
 
 
 def configured_hang_limit_s() -> float:

@@ -129,7 +129,7 @@ class Sender:
             try:
                 for signal, body in self._bodies.of(held for held in map(self._spool.read, parts) if held is not None):
                     made.append(self._spool.add_body(signal, compress(body, compresslevel=4, mtime=0)))
-            except OSError:  # no space on the disk: try all of it again later
+            except OSError:  # no space on the disk: try everything again later
                 for path in made:
                     path.unlink(missing_ok=True)
                 raise
@@ -177,7 +177,7 @@ class Sender:
         return answer
 
     def _pause(self, requested_s: float, failures: int) -> None:
-        """Waits longer after each failure, and at least as long as the server requested. Nodes do not return at the
+        """Waits longer after each failure, and not less than the server requested. Nodes do not return at the
         same time."""
         grown_s = min(FIRST_PAUSE_S * 2.0 ** min(failures, 10), MAX_PAUSE_S)
         if requested_s:

@@ -4,7 +4,7 @@
     ranks/<pid>.ring|json|stack      where each rank is, its identity and limits, and its stack when it is stuck
     ranks/<pid>-<start>.launch       the name of the first launch of a launcher, which may start its ranks again
     send/<time_ns>-<n>.<signal>.json.gz    the next bodies to send
-    refused/                         what a server refused, the newest 32 MiB of it
+    refused/                         what a server refused, the newest 32 MiB
     lock                             locked by the sender; released when it dies
     urgent                           exists when a message should be sent at once
 

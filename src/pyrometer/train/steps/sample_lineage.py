@@ -1,4 +1,4 @@
-"""Which samples a step used: the indices that a sampler returns, paired with the forwards that consume them.
+"""Which samples were used in a step: the indices that a sampler returns, paired with the forwards that consume them.
 
 The index sampler of a loader runs in the training process, whichever process loads the data. Its indices are kept by
 reference, in the order in which batches are drawn. Some micro-batches are trained between two draws. If a tensor of a

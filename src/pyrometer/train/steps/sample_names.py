@@ -136,7 +136,7 @@ def _own_attribute(dataset: Any, name: str) -> Any:
 
 
 def has_row_indices(dataset: Any) -> bool:
-    """Whether the indices of a sampler are rows of the data set itself, not of a subset or shuffle of it."""
+    """Whether the indices of a sampler are rows of the data set itself, not of a subset or a shuffled copy."""
     return _own_attribute(dataset, "indices") is None and _own_attribute(dataset, "_indices") is None
 
 

@@ -1,4 +1,4 @@
-"""How many samples and tokens a step trains on. A batch counts once, however many modules it passes through.
+"""The number of samples and tokens of a step. A batch counts once, however many modules it passes through.
 
 The forwards before a backward belong to one micro-batch, and the largest of them determines its size: two encoders, two
 views, and a cell that is called for every time step all process the same samples. Micro-batches of one optimizer are
