@@ -1,8 +1,8 @@
 """The agent on a real GPU: does it say what nvidia-smi says, and what does it cost?
 
-First, what each reading of a GPU takes. Then it starts the agent and prints its values beside those of `nvidia-smi`,
+First, what each reading of a GPU takes. Then it starts the agent and prints its values next to those of `nvidia-smi`,
 idle and under load (if torch is there). Then, for a minute at one reading a second, the agent's CPU time over the wall
-clock and its memory, as it is and with NVML asked for the same GPU eight times. The peer is
+clock and its memory, as it is and with eight NVML queries for the same GPU. The peer is
 `nvidia-smi --query-gpu … -lms 1000` with the same fields, in the same minute.
 
     python benchmarks/agent.py [--pretend 8] [--seconds 60] [--scrape-every 15]
@@ -96,13 +96,13 @@ def run_agent(port: int, pretend: int) -> None:
 def agent(port: int, pretend: int) -> Iterator[subprocess.Popen]:
     command = [sys.executable, __file__, "--serve", str(port), "--pretend", str(pretend)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        said = []
+        lines = []
         for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             if "Listening" in line:
                 break
         else:
-            sys.exit("The agent did not start: " + "".join(said[-3:]).strip())
+            sys.exit("The agent did not start: " + "".join(lines[-3:]).strip())
         try:
             yield process
         finally:
@@ -111,8 +111,8 @@ def agent(port: int, pretend: int) -> Iterator[subprocess.Popen]:
 
 
 def scrape(port: int) -> str:
-    asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept-Encoding": "identity"})
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept-Encoding": "identity"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
         return answer.read().decode()
 
 
@@ -126,8 +126,8 @@ def smi(fields: list[str]) -> list[str]:
     if not shutil.which("nvidia-smi"):
         return ["no nvidia-smi"] * len(fields)
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    return [value.strip() for value in said.stdout.split(",")] if said.returncode == 0 else ["?"] * len(fields)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [value.strip() for value in result.stdout.split(",")] if result.returncode == 0 else ["?"] * len(fields)
 
 
 def compare(port: int, when: str) -> dict[str, list]:
@@ -135,9 +135,9 @@ def compare(port: int, when: str) -> dict[str, list]:
     ours = values(scrape(port))
     print(f"\n{when:<42}{'nvidia-smi':>20}{'agent':>16}")
     rows = {}
-    for (_, name), said in zip(SAME, theirs, strict=True):
-        rows[name] = [said, ours.get(name)]
-        print(f"{name:<42}{said:>20}{f'{ours[name]:g}' if name in ours else 'absent':>16}")
+    for (_, name), peer_value in zip(SAME, theirs, strict=True):
+        rows[name] = [peer_value, ours.get(name)]
+        print(f"{name:<42}{peer_value:>20}{f'{ours[name]:g}' if name in ours else 'absent':>16}")
     for name in ALONE:
         rows[name] = [None, ours.get(name)]
         print(f"{name:<42}{'':>20}{f'{ours[name]:.4g}' if name in ours else 'absent':>16}")
@@ -154,7 +154,7 @@ def memory_mib(pid: int) -> float:
 
 
 def cost(port: int, pid: int, seconds: float, scrape_every_s: float) -> dict[str, float]:
-    """CPU and memory of the agent while it is scraped now and then; beside it, of nvidia-smi at the same rate."""
+    """CPU and memory of the agent while it is scraped now and then; next to it, of nvidia-smi at the same rate."""
     peer = None
     if shutil.which("nvidia-smi"):
         fields = ",".join(field for field, _ in SAME)
@@ -204,7 +204,7 @@ def trace() -> list[tuple[str, float, float]]:
         ask()
         wall_s = cpu_s = 0.0
         for _ in range(20):
-            time.sleep(0.05)  # nobody asks twice in a row
+            time.sleep(0.05)  # a scrape never follows another one directly
             began = time.perf_counter(), time.thread_time()
             ask()
             wall_s += time.perf_counter() - began[0]

@@ -4,8 +4,8 @@ wait for it.
     python benchmarks/backup.py [--gpus 1000] [--hours 24] [--json FILE]
 
 A folder as `benchmarks/ledger.py` makes it. CPU time is this process'; a copy with `shutil.copytree` (no digests, not
-synced) stands beside it. The longest pause is the longest time in which a sender of remote write bodies, one after the
-other, had no answer: once without and once with backups being taken all the while.
+synced) is shown for comparison. The longest pause is the longest time in which a sender of remote write bodies waited
+for an answer: once without backups, and once while backups are taken.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 LIVE_S, PAUSE_S = 10.0, 0.05
-MOST_BODIES = int(2 * LIVE_S / PAUSE_S)
+MAX_BODIES = int(2 * LIVE_S / PAUSE_S)
 
 
 def measured(work: Callable[[], Any]) -> dict[str, float]:
@@ -58,7 +58,7 @@ def at_rest(folder: Path, gpus: int, hours: int) -> dict[str, Any]:
 
     data, backups = folder / "data", folder / "backups"
     now_ms = time.time_ns() // 1_000_000
-    ledger.START_MS = (now_ms // ledger.HOUR_MS - hours) * ledger.HOUR_MS  # up to now: a server goes on from there
+    ledger.START_MS = (now_ms // ledger.HOUR_MS - hours) * ledger.HOUR_MS  # up to now: a server continues from there
     with Store(data, create=True) as store:
         ledger.generate(store, gpus, hours)
         build(store, Settings(), now_ms=now_ms)
@@ -107,11 +107,11 @@ def live(folder: Path) -> dict[str, Any]:
     gpus = [Gpu(number) for number in range(200)]
     results: dict[str, Any] = {}
     first_ms = time.time_ns() // 1_000_000 - 60_000
-    bodies = iter([body_of(series_of(gpus, first_ms + 100 * number)) for number in range(MOST_BODIES)])
+    bodies = iter([body_of(series_of(gpus, first_ms + 100 * number)) for number in range(MAX_BODIES)])
     with serving(folder) as (url, admin, sender), httpx.Client(base_url=url, timeout=60) as client:
         os.environ["PYROMETER_TOKEN"] = admin
         headers["Authorization"] = f"Bearer {sender}"
-        time.sleep(20)  # its first looks at a new folder are over
+        time.sleep(20)  # until it has read the new folder
         for name in ("alone", "with_backups"):
             stop, taken = threading.Event(), []
 

@@ -2,7 +2,7 @@
 
 Parts, each of which runs alone: `simulated` (nights whose truth is known), `recorded` (a real GPU), `live` (PyTorch
 runs with planted faults) and `clean` (much happens, nothing is wrong: whatever is found is a false alarm). Every figure
-is marked as simulated, recorded or live. Simulated nights have seeds from 4,001 on, which nobody looked at while the
+is marked as simulated, recorded or live. Simulated nights have seeds from 4,001 on, which were not used while the
 detectors were made. Ctrl-C ends it with what is known so far.
 
     python benchmarks/detect.py [--part simulated clean] [--seeds 100] [--markdown FILE] [--verbose]
@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
-import detect_live  # noqa: E402 - beside this file
+import detect_live  # noqa: E402 - in this folder
 import detect_recorded  # noqa: E402
 import detect_simulated  # noqa: E402
 from detect_table import Part, Row, markdown  # noqa: E402

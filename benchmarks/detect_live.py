@@ -3,7 +3,7 @@
 The program (live/train.py) knows nothing of faults, and who plants them (live/plant.py, or a signal) nothing of
 Pyrometer.
 
-A run is watched as anybody would: `pyrometer run --data` beside it, `why` asked again and again. What is measured:
+A run is watched as a user would: with `pyrometer run --data`, and `why` in a loop. What is measured:
 whether the fault is named, with the right rank; how long after it began (seconds, steps); what else was claimed.
 """
 
@@ -44,7 +44,7 @@ class Case(NamedTuple):
     culprit: dict[str, Any] | None = None
     ranks: int = 4
     restarts: int = 0
-    twice: bool = False  # the same again, beside it
+    twice: bool = False  # a second copy runs at the same time
     hang_limit_s: float = 15.0
     longest_s: float = 150.0
     ends: bool = True  # by itself; else it is ended once the fault was found
@@ -259,7 +259,7 @@ def ran(case: Case, folder: Path) -> Seen:
     try:
         while time.time() - began_s < case.longest_s and any(run.process.poll() is None for run in runs):
             runs[0].send()
-            if found_s is None and _named(case, asked(data, case)) is not None:
+            if found_s is None and _named(case, why_answer(data, case)) is not None:
                 found_s = time.time()
                 steps = runs[0].steps(runs[0].planted_s or began_s)
                 if not case.ends:
@@ -268,9 +268,11 @@ def ran(case: Case, folder: Path) -> Seen:
     finally:
         for run in runs:
             run.end()
-    answer = asked(data, case)
+    answer = why_answer(data, case)
     if answer is None:
-        raise RuntimeError(f"{case.name}: nothing was heard of it. {(folder / '0' / 'log').read_text()[-2000:]}")
+        raise RuntimeError(
+            f"{case.name}: no findings and no run were recorded. {(folder / '0' / 'log').read_text()[-2000:]}"
+        )
     finding = _named(case, answer)
     return Seen(
         case,
@@ -283,7 +285,7 @@ def ran(case: Case, folder: Path) -> Seen:
     )
 
 
-def asked(data: Path, case: Case) -> dict[str, Any] | None:
+def why_answer(data: Path, case: Case) -> dict[str, Any] | None:
     """What `pyrometer why --all` says of the folder now; None while nothing is there."""
     from pyrometer.cli.command_support import answer_from, open_store
     from pyrometer.model.settings import Settings, with_values

@@ -13,7 +13,7 @@ from typing import Any
 from detect_table import Row, tallies
 
 RECORDINGS = Path(__file__).parent.parent / "tests" / "data"
-FOLDERS = ("h200", "h200-more")  # detectors were made beside the first; the others came later
+FOLDERS = ("h200", "h200-more")  # detectors were developed with the first; the others are newer
 
 
 def recordings(args: argparse.Namespace) -> Iterator[Row]:

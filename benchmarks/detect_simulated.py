@@ -19,7 +19,7 @@ MS_PER_DAY = 86_400_000
 
 
 class Nights(NamedTuple):
-    """Nights that are alike: a scenario, a size, the best evidence, and how many of the seeds asked for."""
+    """Similar nights: a scenario, a size, the best evidence, and how many of the requested seeds."""
 
     scenario: str
     gpus: int
@@ -73,7 +73,7 @@ def explained(
 
 
 def one_night(kind: Nights, seed: int) -> Night:
-    """What is kept of it."""
+    """The part that is kept."""
     truth, scored = explained(kind.scenario, seed, kind.gpus, kind.hours, kind.evidence)
     return Night(
         seed,

@@ -1,7 +1,7 @@
-"""What the parts of benchmarks/detect.py give, and the table of it.
+"""The results of the parts of benchmarks/detect.py, and their table.
 
 A part is a function that is given the command's arguments and yields rows. It may yield a row again once it knows more:
-the last one with the same name counts, so that what is known is there whenever somebody stops it.
+the last one with the same name counts, so that results survive an interrupted run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Row(NamedTuple):
     gpu_days: float
     causes: Mapping[str, Tally]
     state_error: float | None = None
-    notes: tuple[str, ...] = ()  # what was missed, wrong, or blamed on somebody else
+    notes: tuple[str, ...] = ()  # what was missed, wrong, or blamed on another run or node
     runs: tuple[str, ...] = ()  # a line of the table of live runs for each
 
     @property
@@ -113,7 +113,7 @@ def markdown(rows: Iterable[Row]) -> str:
     if runs:
         lines += [
             "",
-            "| live run | planted | found | culprit | told after | steps |",
+            "| live run | planted | found | culprit | found after | steps |",
             "|---|---|---|---|---|---|",
             *runs,
         ]

@@ -1,6 +1,6 @@
 """A hundred thousand GPUs, simulated: how much of such a cluster one `pyrometer serve` takes in, and what breaks first.
 
-A real server on a fresh folder, and a cluster beside it (`edge_world.py`): an API server that lists and streams, an
+A real server on a fresh folder, and a cluster next to it (`edge_world.py`): an API server that lists and streams, an
 exporter a node, a sender a node. First everything is listed; then each input comes alone, then all of them together
 while questions are asked. Inputs come no faster than the cluster's clock, which goes `--speed` times as fast as this
 machine's: what the server does not keep up with comes late. At the end, what was sent is compared with what is stored,
@@ -28,7 +28,7 @@ import httpx2 as httpx
 sys.path[:0] = [str(Path(__file__).parent)]
 
 from edge_world import CHANGES_A_GPU_S, GPUS_A_NODE, Clock, Size, World  # noqa: E402
-from remote_write import free_port  # noqa: E402 - beside this file
+from remote_write import free_port  # noqa: E402 - in this folder
 
 QUESTIONS = ("burn", "cost?by=team,experiment", "top", "why")
 PATIENCE_S = 1800.0
@@ -104,7 +104,7 @@ class Edge:
     # -- what happens -------------------------------------------------------------------------------------------------
 
     def list_all(self) -> None:
-        """Until the server has seen everything that was there."""
+        """Waits until the server has seen all existing objects."""
         self.wait_for("The first list", self._is_ready)
         self.phases["first list"] = {**self.look(), "records": self.metrics()["pyrometer_records_stored_total"]}
 
@@ -121,7 +121,7 @@ class Edge:
         *,
         otlp: bool = False,
         watch: bool = False,
-        asked: bool = False,
+        with_queries: bool = False,
         until: tuple[str, int] | None = None,
     ) -> None:
         """Feeds it for a while, or until one of the counts is that high, and keeps what it took in meanwhile and what
@@ -129,7 +129,7 @@ class Edge:
         before, cpu_s, began_s = self.world.tell("nothing"), self.cpu_s(), time.monotonic()
         stop = threading.Event()
         looking = threading.Thread(target=self._keep_looking, args=(stop, max(seconds / 50, 0.5)))
-        asking = Asking(self.url) if asked else None
+        asking = Asking(self.url) if with_queries else None
         looking.start()
         after = self.world.tell("feed", seconds, otlp, watch)
         while until is not None and after[until[0]] < until[1]:
@@ -174,7 +174,7 @@ class Edge:
         self.world.tell("close")
         self.world.tell("announce", "DELETED")
         stored = -1.0
-        for _ in range(4):  # findings are stored for ever, where the ledger takes long
+        for _ in range(4):  # findings are never deleted, and the ledger takes long
             seen = self.metrics()
             before, stored = stored, seen["pyrometer_records_stored_total"]
             if stored == before:
@@ -189,7 +189,7 @@ class Edge:
         return self.process.wait(300)
 
     def stored(self) -> dict[str, tuple[int, int]]:
-        """What was sent, and what is stored of it."""
+        """What was sent, and which part is stored."""
         from pyrometer.store import Store
 
         sent = self.world.tell("nothing")
@@ -215,7 +215,7 @@ class Edge:
 
 
 class Asking:
-    """Somebody who looks at the page: asks, waits for the answer, asks the next question."""
+    """A user of the page: sends a request, waits for the answer, sends the next one."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -253,7 +253,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-# -- what is told -----------------------------------------------------------------------------------------------------
+# -- the report ----------------------------------------------------------------------------------------------------
 
 
 def tell(name: str, phase: dict[str, Any]) -> None:
@@ -268,7 +268,7 @@ def tell(name: str, phase: dict[str, Any]) -> None:
     if phase["windows"]["count"]:
         print(
             f"  acknowledged after {1000 * phase['acknowledged_p50_s']:,.0f} ms, 99 of 100 after "
-            f"{1000 * phase['acknowledged_p99_s']:,.0f} ms; {phase['refused']} times told to come again"
+            f"{1000 * phase['acknowledged_p99_s']:,.0f} ms; {phase['refused']} times asked to retry"
         )
     for question, one in phase["answers"].items():
         if question != "failed":
@@ -308,7 +308,7 @@ def run(size: Size, minutes: float, speed: float, alone_s: float, scratch: Path)
         edge.world.tell("announce", "ADDED")
         edge.phase("scrapes, new exporters", alone_s / 5, until=("least_scrapes", 1))
         edge.phase("scrapes alone", alone_s)
-        edge.phase("together", seconds, otlp=True, watch=True, asked=True)
+        edge.phase("together", seconds, otlp=True, watch=True, with_queries=True)
         edge.settle()
         code = edge.end()
         stored = edge.stored()

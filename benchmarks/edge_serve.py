@@ -1,9 +1,9 @@
-"""`pyrometer serve` with a clock that goes faster than this machine's: beside `edge.py`, and of no other use.
+"""`pyrometer serve` with a clock that runs faster than this machine's, for `edge.py` only.
 
     python benchmarks/edge_serve.py REAL_MS CLUSTER_MS SPEED serve --data DIR …
 
-Whoever asks for the time gets the cluster's, and exporters are scraped as often by that. All else is as it is: how long
-answers may take, how often the ledger is built, the code.
+All code reads the time of the cluster, and exporters are scraped at its rate. Everything else is unchanged: the time
+limits of answers, how often the ledger is built, the code.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def main() -> None:
     from pyrometer.collect.gpu.scrape import Scrapes
     from pyrometer.serve.ingest import source_readers
 
-    def by_that_clock(*arguments: Any, interval_s: float) -> Scrapes:
+    def scrapes_by_cluster_clock(*arguments: Any, interval_s: float) -> Scrapes:
         return Scrapes(*arguments, interval_s=interval_s / speed)
 
-    source_readers.Scrapes = by_that_clock  # type: ignore[misc, assignment]
+    source_readers.Scrapes = scrapes_by_cluster_clock  # type: ignore[misc, assignment]
     sys.argv[:] = ["pyrometer", *sys.argv[4:]]
     command()
 

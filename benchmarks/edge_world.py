@@ -1,6 +1,6 @@
 """A cluster of many GPUs, as a server meets it: an API server, exporters and training processes, over real sockets.
 
-Beside `edge.py`, in a process of its own and lean: every text is made once, and only numbers in it are replaced. Nodes
+For `edge.py`, in a lean process of its own: every text is made once, and only numbers in it are replaced. Nodes
 have eight GPUs. Most of them train, in jobs of sixteen nodes whose ranks send OTLP; one in fifty has pods that come
 and go. An exporter is known by its address: 127.1.0.0/16 is one machine on Linux.
 """
@@ -22,17 +22,17 @@ from urllib.parse import parse_qs, urlsplit
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-from scrape import METRICS  # noqa: E402 - beside this file
+from scrape import METRICS  # noqa: E402 - in this folder
 from watch import pod  # noqa: E402
 
 from tests.support import otlp_json  # noqa: E402 - the tests'
 
 GPUS_A_NODE = 8
 NODES_A_JOB = 16
-SHORT_NODES = 50  # one of so many has pods that come and go
+SHORT_NODES = 50  # one node in this many has short-lived pods
 TEAMS = 40
 CHANGES_A_GPU_S = 0.003  # "a busy cluster changes a few hundred pods a second"
-STARTS = 25  # of so many changes, one ends a pod and one begins another; the others say nothing that matters
+STARTS = 25  # of this many changes, one ends a pod and one begins another; the others change nothing that matters
 AT_ONCE = 250  # bodies that are on their way: a server takes 256, and a node's sender would try again
 DAY = "2026-11-01T"
 
@@ -64,7 +64,7 @@ class Size(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The cluster's: it was `cluster_ms` when this machine's was `real_ms`, and goes so many times as fast."""
+    """The cluster's: it was `cluster_ms` when this machine's was `real_ms`, and runs `speed` times as fast."""
 
     real_ms: int
     cluster_ms: int
@@ -157,16 +157,16 @@ def _node(number: int) -> str:
 class Stream:
     """What changed of a kind, for whoever watches it: the newest one alone, from the version that it names on."""
 
-    MOST_UNREAD, MAX_CACHED = 256, 20_000
+    MAX_UNREAD, MAX_KEPT = 256, 20_000
 
     def __init__(self) -> None:
-        self._lines: deque[tuple[int, bytes]] = deque(maxlen=self.MAX_CACHED)
+        self._lines: deque[tuple[int, bytes]] = deque(maxlen=self.MAX_KEPT)
         self._unread = self._watch = 0
         self._moved = asyncio.Condition()
 
     async def add(self, version: int, line: bytes) -> None:
         async with self._moved:
-            await self._moved.wait_for(lambda: self._unread < self.MOST_UNREAD)
+            await self._moved.wait_for(lambda: self._unread < self.MAX_UNREAD)
             self._lines.append((version, line))
             self._unread += 1
             self._moved.notify_all()
@@ -186,7 +186,7 @@ class Stream:
 
 
 class ApiServer:
-    """Lists nodes, jobs and pods, and streams what changes of them. Everything is written when it is asked for."""
+    """Lists nodes, jobs and pods, and streams what changes of them. Everything is rendered on request."""
 
     def __init__(self, size: Size, clock: Clock, exporter_port: int) -> None:
         self.size, self.clock, self.exporter_port = size, clock, exporter_port
@@ -270,7 +270,7 @@ class ApiServer:
             ),
         }.get(path)
 
-    def get(self, path: str, asked: dict[str, list[str]]) -> str | None:
+    def get(self, path: str, query: dict[str, list[str]]) -> str | None:
         if path == "/apis/kubeflow.org":
             return '{"preferredVersion": {"version": "v1"}}'
         kinds = {"/api/v1": ("Node", "Namespace", "Pod", "Event"), "/apis/kubeflow.org/v1": ("PyTorchJob",)}.get(path)
@@ -282,7 +282,7 @@ class ApiServer:
         if (found := self.listed(path)) is None:
             return None
         count, write = found
-        begin, limit = int(asked.get("continue", ["0"])[0]), int(asked.get("limit", ["500"])[0])
+        begin, limit = int(query.get("continue", ["0"])[0]), int(query.get("limit", ["500"])[0])
         more = f', "continue": "{begin + limit}"' if begin + limit < count else ""
         items = ", ".join(write(number) for number in range(begin, min(begin + limit, count)))
         return f'{{"metadata": {{"resourceVersion": "1"{more}}}, "items": [{items}]}}'
@@ -292,11 +292,11 @@ class ApiServer:
             while True:
                 target = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
                 parts = urlsplit(target)
-                asked = parse_qs(parts.query)
-                if "watch" in asked:
-                    await self._stream(parts.path, int(asked["resourceVersion"][0]), writer)
+                query = parse_qs(parts.query)
+                if "watch" in query:
+                    await self._stream(parts.path, int(query["resourceVersion"][0]), writer)
                     return
-                text = self.get(parts.path, asked)
+                text = self.get(parts.path, query)
                 status, body = ("200 OK", text) if text is not None else ("404 Not Found", '{"message": "none"}')
                 head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
                 writer.write(head.encode() + body.encode())
@@ -376,8 +376,8 @@ class Senders:
                 "gpu_model": "NVIDIA H200",
                 "framework": "torch",
             }
-            kind, said = otlp_json.window(0, 600_000)
-            parts.append((identity, [(kind, said | {"time_ms": 1, "to_ms": 500_000})]))
+            kind, window = otlp_json.window(0, 600_000)
+            parts.append((identity, [(kind, window | {"time_ms": 1, "to_ms": 500_000})]))
         text = json.dumps(otlp_json.requests(parts)["logs"]).replace("%", "%%")
         for gpu in range(GPUS_A_NODE):
             text = text.replace(f'"{900_000 + gpu}"', f'"%(RANK{gpu})d"').replace(
@@ -442,7 +442,7 @@ class Senders:
             writer.close()
 
 
-# -- all of it --------------------------------------------------------------------------------------------------------
+# -- the whole cluster -------------------------------------------------------------------------------------------------
 
 
 class World:
@@ -514,7 +514,7 @@ class _World:
         """Only counts."""
 
     async def close(self) -> None:
-        """Exporters say nothing any more: what they have said is on its way."""
+        """Exporters stop. What they have sent is still on its way."""
         self.exporters.closed = True
         await asyncio.sleep(0.5)
 
@@ -529,7 +529,7 @@ class _World:
         tasks = [asyncio.sleep(seconds)]
         if otlp:
             now = (self.clock.now_ms() - self.clock.cluster_ms) // self.size.window_ms * self.size.training
-            self.body_number = max(self.body_number, now)  # what was not sent meanwhile was never said
+            self.body_number = max(self.body_number, now)  # values that were not sent in between are skipped
             pace = _Pace(seconds, self.size.training * 1000 / self.size.window_ms * self.clock.speed)
             tasks += [self._send(pace) for _ in range(AT_ONCE)]
         if watch:
@@ -548,7 +548,7 @@ class _World:
 
 
 class _Pace:
-    """No more than so many a second, for some seconds."""
+    """A limited rate per second, for some seconds."""
 
     def __init__(self, seconds: float, a_second: float) -> None:
         self._began_s, self._seconds, self._a_second = time.monotonic(), seconds, a_second

@@ -27,18 +27,9 @@ sys.path[:0] = [str(ROOT)]
 from pyrometer.account.checks.check_list import problems  # noqa: E402
 from pyrometer.store import Store  # noqa: E402
 from tests.faults.test_killed import COMMANDS, folders_to_harm  # noqa: E402
-from tests.support.crashing_process import Faults  # noqa: E402 - next to the tests
-from tests.support.fault_harness import (  # noqa: E402
-    Counts,
-    Sender,
-    ServerProcess,
-    compare,
-    deliveries,
-    prepare_folder,
-    read_folder,
-    run_without_faults,
-)
-from tests.support.kills import NO_KILLS, KillResult, KillScenario, kill_at_every_step  # noqa: E402
+from tests.support.crashing_process import Faults  # noqa: E402
+from tests.support.fault_harness import Counts, Sender, Served, compare, deliveries, look, prepared, undisturbed  # noqa: E402
+from tests.support.kills import NOBODY, Killed, Scene, every_step  # noqa: E402
 
 Row = tuple[str, Counts, Counter[str]]
 
@@ -115,13 +106,13 @@ def flipped_bits(scene: KillScenario, times: int) -> Row:
 
 
 def main() -> None:
-    """Runs all of it and prints the table."""
+    """Runs all families and prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1, help="every so manyth step")
     parser.add_argument("--random", type=int, default=50, help="servers that are killed at random moments, times three")
     parser.add_argument("--flips", type=int, default=500)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
         load = deliveries(30, 10)
@@ -130,12 +121,12 @@ def main() -> None:
         rows: list[Row] = []
         print(f"{'':38}{'faults':>8}{'acked':>9}{'lost':>6}{'doubled':>9}{'unlike':>8}{'wrong':>7}", flush=True)
         for make in (
-            lambda: [killed_at_every_step(scene, asked.every)],
-            lambda: [killed_opening_again(scene, asked.every)],
-            lambda: [killed_at_random(scene, asked.random)],
-            lambda: commands_at_every_step(scene, asked.every),
-            lambda: [full_disks(scene, max(1, asked.random // 2))],
-            lambda: [flipped_bits(scene, asked.flips)],
+            lambda: [killed_at_every_step(scene, args.every)],
+            lambda: [killed_opening_again(scene, args.every)],
+            lambda: [killed_at_random(scene, args.random)],
+            lambda: commands_at_every_step(scene, args.every),
+            lambda: [full_disks(scene, max(1, args.random // 2))],
+            lambda: [flipped_bits(scene, args.flips)],
         ):
             for row in make():
                 name, counts, steps = row
@@ -154,9 +145,9 @@ def main() -> None:
         total = total.plus(counts)
     print(f"{'all':38}{total[0]:8,}{total[1]:9,}{total[2]:6,}{total[3]:9,}{total[4]:8,}{total[5]:7,}")
     print(f"in {time.monotonic() - began_s:,.0f} s")
-    if asked.json:
-        told = {name: {**counts._asdict(), "steps": dict(steps)} for name, counts, steps in rows}
-        asked.json.write_text(json.dumps(told, indent=1) + "\n")
+    if args.json:
+        results = {name: {**counts._asdict(), "steps": dict(steps)} for name, counts, steps in rows}
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
     sys.exit(0 if total.is_clean else 1)
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/lake.py [--gpus 304] [--hours 720] [--folder DIR] [--json FILE]
 
-Simulates a month of a cluster (or takes the folder that is named), copies it into a lake beside it and asks `cost --by
+Simulates a month of a cluster (or takes the folder that is named), copies it into a lake next to it and asks `cost --by
 workload --all` in the three ways, each in processes of its own, the second of two times. Prints wall time, CPU time of
 all processes, bytes of the parts that are read, and whether the answers are equal.
 """
@@ -71,19 +71,19 @@ def on_ray(lake: Path) -> dict:
     try:
         cluster.add_node(**small)
         address = cluster.address
-        return measured(cpu_of_tree_s, *ASKED, "--lake", str(lake), "--engine", "ray", "--address", address)
+        return measured(cpu_of_tree_s, *QUESTION, "--lake", str(lake), "--engine", "ray", "--address", address)
     finally:
         cluster.shutdown()
 
 
-ASKED = ("cost", "--by", BY, "--all", "-o", "json")
+QUESTION = ("cost", "--by", BY, "--all", "-o", "json")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=304)
     parser.add_argument("--hours", type=int, default=720)
-    parser.add_argument("--folder", type=Path, help="a data folder that is there")
+    parser.add_argument("--folder", type=Path, help="an existing data folder")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -97,8 +97,8 @@ def main() -> None:
         parts = json.loads((lake / "simulated" / "manifest.json").read_text())["parts"]
         read = sum(part["bytes"] for part in parts if part["kind"] in KINDS)
         found = {
-            "folder": measured(children_cpu_s, *ASKED, "--data", str(folder)),
-            "lake, local": measured(children_cpu_s, *ASKED, "--lake", str(lake)),
+            "folder": measured(children_cpu_s, *QUESTION, "--data", str(folder)),
+            "lake, local": measured(children_cpu_s, *QUESTION, "--lake", str(lake)),
             "lake, ray": on_ray(lake),
         }
     expected = found["folder"]["answer"]

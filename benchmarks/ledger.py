@@ -1,7 +1,7 @@
 """Records → ledger → questions: build, query and `why` time, peak memory and bytes at 1,000 to 100,000 GPUs × 24 h.
 
-Every GPU has one sample a minute; 85 % are held by pods of 1 to 64 GPUs; half of those send step windows, one a minute.
-A few percent stall, idle or hang. Each size runs in a process of its own, so that its peak memory is its own.
+Every GPU has one sample per minute; 85% are held by pods of 1 to 64 GPUs; half of those send one step window per
+minute. A few percent stall, idle or hang. Each size runs in a process of its own, so that its peak memory is its own.
 
     python benchmarks/ledger.py [--gpus 1000 10000] [--json FILE]
 """
@@ -53,8 +53,8 @@ def _table(con, kind: str, query: str):
     """Rows of a kind; columns that the query does not say are absent values."""
     from pyrometer.model.columns import SCHEMAS
 
-    said = con.sql(query).columns
-    absent = [f"NULL::{c.duckdb_type} AS {c.name}" for c in SCHEMAS[kind].columns if c.name not in said]
+    given = con.sql(query).columns
+    absent = [f"NULL::{c.duckdb_type} AS {c.name}" for c in SCHEMAS[kind].columns if c.name not in given]
     return con.sql(f"SELECT {', '.join(['*', *absent])} FROM ({query})").to_arrow_table()
 
 
@@ -157,18 +157,18 @@ def _build_and_ask(folder: Path, hours: int) -> dict[str, float]:
         build(store, settings, now_ms=START_MS + 400 * HOUR_MS)
         build_s = time.perf_counter() - started
         store.expose_all(["ledger_row", "pod"])
-        asked = []
+        query_times_s = []
         for _ in range(3):
             started = time.perf_counter()
             answer = store.connection.execute(QUESTION).fetchall()
-            asked.append(time.perf_counter() - started)
+            query_times_s.append(time.perf_counter() - started)
         started = time.perf_counter()
         why(store, TimeRange(START_MS, START_MS + hours * HOUR_MS), settings, zone=UTC)
         why_s = time.perf_counter() - started
         parts = store.parts("ledger_row")
         return {
             "build_s": build_s,
-            "query_s": sorted(asked)[1],
+            "query_s": sorted(query_times_s)[1],
             "why_s": why_s,
             "answer_rows": len(answer),
             "ledger_rows": sum(part.row_count for part in parts),

@@ -1,6 +1,6 @@
 """What lineage weighs on disk and how long a question takes: `python benchmarks/lineage.py [MILLIONS] [FOLDER]`.
 
-So many million samples of one run, 64 ranks, batches of 32, sealed. Sizes by how the samples are drawn and kept; then
+Some million samples of one run, 64 ranks, batches of 32, sealed. Sizes by how the samples are drawn and kept; then
 the questions on the shuffled ones, as the command asks them.
 """
 
@@ -87,7 +87,7 @@ def weigh(folder: Path) -> None:
 
 
 def fill(store: Store, millions: int) -> int:
-    """A run of so many million shuffled samples; the last step's number."""
+    """Writes a run of some million shuffled samples, and returns the number of its last step."""
     hours = max(1, millions * 1_000_000 // HOUR)
     steps = HOUR // (RANKS * BATCH)
     for hour in range(hours):
@@ -143,7 +143,7 @@ def main() -> None:
             )
             timed("one sample", lambda: lineage_of_sample(store, "bench", "4711", EVER, zone=UTC))
             timed("one step", lambda: lineage_of_step(store, "bench", last // 2, EVER, zone=UTC))
-            timed("a checkpoint of all of it", lambda: lineage_of_checkpoint(store, "bench", last, EVER, zone=UTC))
+            timed("a checkpoint of all samples", lambda: lineage_of_checkpoint(store, "bench", last, EVER, zone=UTC))
             timed("what is behind two spikes", lambda: lineage_of_spikes(store, "bench", EVER, zone=UTC))
     finally:
         shutil.rmtree(folder)

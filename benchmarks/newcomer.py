@@ -53,9 +53,9 @@ class Shell:
             return self.served(text)
         else:
             command = ["bash", "-c", text]
-            said = subprocess.run(command, cwd=self.folder, env=self.variables, capture_output=True, text=True)
-            if said.returncode:
-                sys.exit(f"{text}: {said.stdout[-2000:]}{said.stderr[-2000:]}")
+            result = subprocess.run(command, cwd=self.folder, env=self.variables, capture_output=True, text=True)
+            if result.returncode:
+                sys.exit(f"{text}: {result.stdout[-2000:]}{result.stderr[-2000:]}")
         return time.perf_counter() - begun
 
     def served(self, text: str) -> float:
@@ -65,8 +65,8 @@ class Shell:
             ["bash", "-c", f"exec {text}"], cwd=self.folder, env=self.variables, stderr=subprocess.PIPE, text=True
         )
         with process:
-            said = next((line for line in process.stderr if "Listening" in line), "")
-            page = ["curl", "--silent", "--fail", "--output", os.devnull, said.split("on ", 1)[1].split(",")[0]]
+            listening = next((line for line in process.stderr if "Listening" in line), "")
+            page = ["curl", "--silent", "--fail", "--output", os.devnull, listening.split("on ", 1)[1].split(",")[0]]
             subprocess.run(page, check=True)
             took_s = time.perf_counter() - begun
             process.send_signal(signal.SIGTERM)
@@ -99,7 +99,7 @@ def main() -> None:
         print(f"| `{text}` | {took_s:.1f} |")
         if number == answered:
             print(f"| **to the first answer** | **{sum(took for _, took in rows[: number + 1]):.0f}** |")
-    print(f"| **all of it** | **{sum(took for _, took in rows):.0f}** |")
+    print(f"| **total** | **{sum(took for _, took in rows):.0f}** |")
     print(f"\n{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}", file=sys.stderr)
 
 

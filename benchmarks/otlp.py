@@ -1,7 +1,7 @@
-"""OTLP: how many windows of steps a second become records in the store, beside protobuf's own reader of JSON.
+"""OTLP: how many step windows become records in the store per second, compared with protobuf's own JSON reader.
 
 8,000 ranks on 1,000 machines close a window every 10 s; a machine sends the windows of its eight ranks in one body, as
-JSON packed with gzip. In one process, step by step, by CPU time. The first round, in which nobody is known, counts for
+JSON packed with gzip. In one process, step by step, by CPU time. The first round, in which all runs are new, counts for
 itself. The peer reads the same bodies with `google.protobuf.json_format` into OpenTelemetry's messages, and does
 nothing else with them.
 
@@ -80,14 +80,14 @@ def step_by_step(rounds: list[list[tuple[bytes, bool]]], packed: str) -> list[di
         for bodies in rounds:
             took.append(dict.fromkeys(STEPS, 0.0))
             for begin in range(0, len(bodies), 100):  # about what comes in a second
-                messages = []
+                reports = []
                 for body, is_json in bodies[begin : begin + 100]:
                     whole = timed("unpack", otlp_requests.unpack, body, packed)
                     received = timed("read", otlp_requests.read, "logs", whole, is_json=is_json, now_ms=now_ms)
                     assert not received.refused
-                    messages += received.messages
-                known = timed("join", look_up, store, timed("join", runs.missing_context, messages), local=False)
-                timed("store", store.append, timed("join", runs.take, messages, known).records)
+                    reports += received.said
+                known = timed("join", look_up, store, timed("join", runs.missing_context, reports), local=False)
+                timed("store", store.append, timed("join", runs.take, reports, known).records)
         store.expose_all(["step_window"])
         (count,) = store.connection.execute("SELECT count(*) FROM step_window").fetchone()
         assert count == sum(map(len, rounds)) * RANKS_A_NODE

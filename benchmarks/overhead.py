@@ -6,7 +6,7 @@ In every repetition each peer is a new process: where its memory lies makes one 
 is measured here. They take short turns, in rotating order, so that all of them meet the same machine; a repetition is
 the median of its turns, and is compared with the bare process' own. A second bare process shows how much of a
 difference means nothing. Steps are those of a plain loop: forward, backward, step, and the loss handed to whoever logs.
-What cannot be imported is left out, and said.
+A package that cannot be imported is left out with a message.
 
 What is left of that noise is more than Pyrometer costs. So it is also measured within one process, whose hooks are
 taken out and put back every few steps: what a marked step costs, one without marks, and both in the mixture that the
@@ -100,7 +100,7 @@ def Gpt(layers: int, width: int, length: int) -> Any:  # noqa: N802 - it is a mo
 
 
 def work(peer: str, device: str, workload: str) -> None:
-    """Runs blocks of steps as it is told to on stdin, and says how long they took."""
+    """Runs blocks of steps as requested on stdin, and prints how long they took."""
     import torch
 
     if device == "cpu":
@@ -113,11 +113,11 @@ def work(peer: str, device: str, workload: str) -> None:
     nothing = nullcontext()
     around = traced(peer)
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         profile = profiler(peer, device)
         wait()
         before_ns, began = sdk_ns(), time.perf_counter()
-        for _ in range(asked["steps"]):
+        for _ in range(request["steps"]):
             with around(model) if around is not None else nothing:
                 loss = compute()
                 loss.backward()
@@ -136,7 +136,7 @@ def work(peer: str, device: str, workload: str) -> None:
 
 
 def logger(peer: str) -> Any:
-    """How this peer is told of a step. Pyrometer is not: it sees it."""
+    """How a program reports a step to this peer. Pyrometer observes it without a report."""
     if peer == "wandb":
         import wandb
 
@@ -152,7 +152,7 @@ def logger(peer: str) -> Any:
 
 
 def traced(peer: str) -> Any:
-    """TraceML wants to be told where a step begins and ends."""
+    """TraceML needs marks where a step begins and ends."""
     if peer != "traceml":
         return None
     from traceml_ai.api import trace_step
@@ -250,8 +250,8 @@ def show_within(workload: str, device: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         watching = [sys.executable, "-m", "pyrometer", "run", "--data", folder, "--"]
         command = [*watching, sys.executable, __file__, "--work", "within", "--device", device, "--workloads", workload]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
     every = found["every"]
     mean = found["unmarked"] + (found["marked"] - found["unmarked"]) / every
     print(
@@ -328,48 +328,48 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--work")
-    told = parser.parse_args()
-    workloads = told.workloads.split(",")
-    if told.work == "within":
-        print(json.dumps(within(workloads[0], told.device)), flush=True)
+    args = parser.parse_args()
+    workloads = args.workloads.split(",")
+    if args.work == "within":
+        print(json.dumps(within(workloads[0], args.device)), flush=True)
         return
-    if told.work:
-        work(told.work, told.device, workloads[0])
+    if args.work:
+        work(args.work, args.device, workloads[0])
         return
-    print(f"{told.device}, {told.repetitions} repetitions of {ROUNDS} turns of {told.seconds / ROUNDS:g} s", flush=True)
+    print(f"{args.device}, {args.repetitions} repetitions of {ROUNDS} turns of {args.seconds / ROUNDS:g} s", flush=True)
     for workload in workloads:
         measured = []
-        for repetition in range(told.repetitions):
+        for repetition in range(args.repetitions):
             with tempfile.TemporaryDirectory() as name:
-                measured.append(measure(told, workload, repetition, Path(name)))
+                measured.append(measure(args, workload, repetition, Path(name)))
         show(workload, measured)
-        if "pyrometer" in told.peers.split(","):
-            show_within(workload, told.device)
+        if "pyrometer" in args.peers.split(","):
+            show_within(workload, args.device)
 
 
 Turns = dict[str, list[tuple[float, float]]]  # by peer: microseconds a step, share of the SDK's threads
 
 
-def measure(told: argparse.Namespace, workload: str, repetition: int, folder: Path) -> Turns:
+def measure(args: argparse.Namespace, workload: str, repetition: int, folder: Path) -> Turns:
     """One repetition: new processes, and their turns."""
-    workers = [Worker(peer, told.device, workload, folder) for peer in told.peers.split(",")]
+    workers = [Worker(peer, args.device, workload, folder) for peer in args.peers.split(",")]
     able = []
     for worker in workers:
         version = worker.ready()
         if version is not None:
             able.append(worker)
         elif not repetition:
-            said = worker.log.read_text().strip().splitlines()
-            print(f"{worker.peer}: left out ({said[-1][:100] if said else 'no reason given'})")
+            lines = worker.log.read_text().strip().splitlines()
+            print(f"{worker.peer}: left out ({lines[-1][:100] if lines else 'no reason given'})")
     steps = 20
     for _ in range(3):  # warm up, and find out how many steps a turn has
         took = able[0].run(steps)["s"]
-        steps = max(5, round(steps * told.seconds / ROUNDS / took))
+        steps = max(5, round(steps * args.seconds / ROUNDS / took))
     for worker in able:  # long enough to know what its own work costs
         few = worker.peer in ("mlflow", "wandb", "profiler")
-        worker.run(max(5, steps // 5) if few else round(WARM_S * steps * ROUNDS / told.seconds))
+        worker.run(max(5, steps // 5) if few else round(WARM_S * steps * ROUNDS / args.seconds))
     turns: Turns = {worker.peer: [] for worker in able}
-    for turn in range(ROUNDS):  # short turns in rotating order: a machine's moods are everybody's
+    for turn in range(ROUNDS):  # short turns in rotating order: all peers share the variations of the machine
         first = (repetition + turn) % len(able)
         for worker in able[first:] + able[:first]:
             count = steps if worker.peer != "mlflow" else max(2, steps // 10)

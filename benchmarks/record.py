@@ -94,18 +94,18 @@ class Sampler(threading.Thread):
         ]
 
     def _profiled(self, before: Any, now: Any) -> list[str]:
-        asked = pynvml.c_nvmlGpmMetricsGet_t()
-        asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
-        asked.sample1, asked.sample2 = before, now
+        query = pynvml.c_nvmlGpmMetricsGet_t()
+        query.version, query.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
+        query.sample1, query.sample2 = before, now
         for place, metric in enumerate(GPM.values()):
-            asked.metrics[place].metricId = metric
-        pynvml.nvmlGpmMetricsGet(asked)
-        values = [asked.metrics[place].value for place in range(len(GPM))]
+            query.metrics[place].metricId = metric
+        pynvml.nvmlGpmMetricsGet(query)
+        values = [query.metrics[place].value for place in range(len(GPM))]
         return [f"{value:.3f}" if math.isfinite(value) else "" for value in values]
 
 
 class Recording:
-    """A training that is told what to do, and what it did."""
+    """A training with a plan, and what it did."""
 
     def __init__(self, name: str, folder: Path, speed: float) -> None:
         self.speed = speed
@@ -249,46 +249,46 @@ def poisoned(job: Any) -> None:
         next(job.net.parameters()).fill_(float("nan"))
 
 
-def conv(told: Recording) -> None:
-    told.sleeps("free", 8)
-    told.starts(Conv, 12)
-    told.trains(25)
-    told.evaluates(13)
-    told.trains(12)
-    told.trains(20, "data_stall", nap_s=0.35)
-    told.trains(12)
-    saved = told.step
-    told.sleeps("checkpoint", 11)
-    told.trains(14)
-    told.sleeps("hang_idle", 18)
-    told.trains(12)
-    told.spins(16)
-    told.starts(Conv, 11, resumed_step=saved)
-    told.trains(24, batch=192)
-    poisoned(told.job)
-    told.trains(24, "diverged", batch=192)
-    told.sleeps("idle_held", 20)
+def conv(recording: Recording) -> None:
+    recording.sleeps("free", 8)
+    recording.starts(Conv, 12)
+    recording.trains(25)
+    recording.evaluates(13)
+    recording.trains(12)
+    recording.trains(20, "data_stall", nap_s=0.35)
+    recording.trains(12)
+    saved = recording.step
+    recording.sleeps("checkpoint", 11)
+    recording.trains(14)
+    recording.sleeps("hang_idle", 18)
+    recording.trains(12)
+    recording.spins(16)
+    recording.starts(Conv, 11, resumed_step=saved)
+    recording.trains(24, batch=192)
+    poisoned(recording.job)
+    recording.trains(24, "diverged", batch=192)
+    recording.sleeps("idle_held", 20)
 
 
-def small(told: Recording) -> None:
-    told.sleeps("free", 8)
-    told.starts(Small, 11)
-    told.trains(22)
-    told.trains(18, "data_stall", nap_s=0.02)
-    told.trains(15)
-    told.spins(20)
-    told.trains(12)
-    saved = told.step
-    told.sleeps("checkpoint", 12)
-    told.trains(14)
-    told.sleeps("hang_idle", 25)
-    told.starts(Small, 10, resumed_step=saved)
-    told.trains(15)
-    told.evaluates(14)
-    told.trains(12)
-    poisoned(told.job)
-    told.trains(20, "diverged")
-    told.sleeps("idle_held", 18)
+def small(recording: Recording) -> None:
+    recording.sleeps("free", 8)
+    recording.starts(Small, 11)
+    recording.trains(22)
+    recording.trains(18, "data_stall", nap_s=0.02)
+    recording.trains(15)
+    recording.spins(20)
+    recording.trains(12)
+    saved = recording.step
+    recording.sleeps("checkpoint", 12)
+    recording.trains(14)
+    recording.sleeps("hang_idle", 25)
+    recording.starts(Small, 10, resumed_step=saved)
+    recording.trains(15)
+    recording.evaluates(14)
+    recording.trains(12)
+    poisoned(recording.job)
+    recording.trains(20, "diverged")
+    recording.sleeps("idle_held", 18)
 
 
 def main() -> None:
@@ -298,10 +298,10 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=1.0, help="every length times this")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    told = Recording(args.name, args.folder, args.speed)
-    told.sampler.start()
-    {"conv": conv, "small": small}[args.name](told)
-    told.close()
+    recording = Recording(args.name, args.folder, args.speed)
+    recording.sampler.start()
+    {"conv": conv, "small": small}[args.name](recording)
+    recording.close()
 
 
 if __name__ == "__main__":

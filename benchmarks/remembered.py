@@ -41,7 +41,7 @@ def main() -> None:
             truth = simulate(store, "gpu_only", seed=1, gpus=args.gpus, hours=args.hours)
             window = truth_window(truth)
             lines = list(NightScrapes(store, *window, every_ms=EVERY_MS, honor_labels=True).lines())
-        print(f"{args.gpus:,} GPUs x {args.hours} h: {len(lines):,} samples, one a minute")
+        print(f"{args.gpus:,} GPUs x {args.hours} h: {len(lines):,} samples, one per minute")
         for name, start in (("prometheus", prometheus), ("victoria-metrics", victoria)):
             if shutil.which(name) is None:
                 print(f"{name}: not installed")
@@ -57,9 +57,9 @@ def _answer(name: str, url: str, window: tuple[int, int], folder: Path, truth: d
     since, until = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in window)
     command = [sys.executable, "-m", "pyrometer", "why", "--prometheus", url, "--since", since, "--until", until]
     began = time.monotonic()
-    said = subprocess.run([*command, "--data", str(folder), "-o", "json"], capture_output=True, text=True, check=True)
+    result = subprocess.run([*command, "--data", str(folder), "-o", "json"], capture_output=True, text=True, check=True)
     took_s = time.monotonic() - began
-    answer = json.loads(said.stdout)
+    answer = json.loads(result.stdout)
     hours, true = (one["total"]["gpu_ms"] / 3_600_000 for one in (answer, truth))
     return f"{name:<18}{took_s:>8.1f} s   {hours:,.1f} GPU-hours (true: {true:,.1f})"
 

@@ -1,4 +1,4 @@
-"""Remote write: how many samples a second become records in the store, beside a store that is made for them.
+"""Remote write: how many samples per second become records in the store, compared with a store that is made for them.
 
 1,500 exporters of eight GPUs with 20 metrics each, every 15 s, in bodies of 2,000 samples as Prometheus sends them.
 First in one process, step by step; then the same bodies over HTTP into `pyrometer serve`, into VictoriaMetrics and into
@@ -28,7 +28,7 @@ import httpx2 as httpx
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-from scrape import new_dcgm, text_of  # noqa: E402 - beside this file
+from scrape import new_dcgm, text_of  # noqa: E402 - in this folder
 
 from tests.support.remote_write_bodies import body_of  # noqa: E402 - the tests'
 

@@ -123,7 +123,7 @@ def serve(exporters: int, gpus: int, ports: multiprocessing.Queue) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError:  # the benchmark is over
+        except asyncio.IncompleteReadError:  # the benchmark has ended
             return
         writer.write(answers[int(head.split()[1].rpartition(b"/")[2])])
         await writer.drain()

@@ -1,10 +1,10 @@
-"""The server while it is asked and sent to at the same time: answers a second, and how long the slowest take.
+"""The server under reads and writes at the same time: answers per second, and how long the slowest take.
 
-A simulated cluster whose night ends now is served by `pyrometer serve`. Four clients ask each of the main questions for
-some seconds: first while nothing comes in, so that answers are kept; then while training processes send OTLP as so many
-GPUs would (a body for eight ranks every ten seconds), so that every answer is of another revision; then once more as
-the page asks (`stale=ok`: the last answer will do). Beside it a bare Starlette application that returns the same bytes,
-and what senders wait for their acknowledgement, with and without somebody who asks.
+A simulated cluster whose night ends now is served by `pyrometer serve`. Four clients request each of the main answers
+for some seconds: first without new data, so that answers are cached; then while training processes send OTLP for that
+number of GPUs (a body for eight ranks every ten seconds), so that every answer has another revision; then like the page
+(`stale=ok`: the last answer is enough). The peer is a bare Starlette application that returns the same bytes. Also
+measured: how long senders wait for an acknowledgement, with and without readers.
 
     python benchmarks/serve.py [--gpus 1000] [--hours 12] [--seconds 5]
 """
@@ -28,7 +28,7 @@ import httpx2 as httpx
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-from otlp import INTERVAL_MS, RANKS_A_NODE, requests_of  # noqa: E402 - beside this file
+from otlp import INTERVAL_MS, RANKS_A_NODE, requests_of  # noqa: E402 - in this folder
 from remote_write import free_port  # noqa: E402
 
 from pyrometer.model.columns import SCHEMAS  # noqa: E402
@@ -130,7 +130,7 @@ class Sending:
                     number += 1
 
 
-def asked(ask: Callable[[httpx.Client], httpx.Response], url: str, seconds: float) -> list[float]:
+def answer_times_s(ask: Callable[[httpx.Client], httpx.Response], url: str, seconds: float) -> list[float]:
     """How long each answer took, of clients that ask again as soon as they have one."""
     took: list[float] = []
     until_s = time.monotonic() + seconds
@@ -161,21 +161,21 @@ def main() -> None:
     options.add_argument("--gpus", type=int, default=1_000)
     options.add_argument("--hours", type=int, default=12)
     options.add_argument("--seconds", type=float, default=5.0)
-    told = options.parse_args()
+    args = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder, port = Path(scratch) / "data", free_port()
-        make_night(folder, told.gpus, told.hours)
+        make_night(folder, args.gpus, args.hours)
         serve = [sys.executable, "-m", "pyrometer", "serve", "--data", str(folder), "--listen", f"127.0.0.1:{port}"]
         with running(serve, port) as url:
-            compare(url, told.gpus, told.seconds, Path(scratch))
+            compare(url, args.gpus, args.seconds, Path(scratch))
 
 
 def compare(url: str, gpus: int, seconds: float, scratch: Path) -> None:
-    print(f"{gpus:,} GPUs, {CLIENTS} clients, {seconds:g} s each: answers a second, middle, 99th of a hundred")
+    print(f"{gpus:,} GPUs, {CLIENTS} clients, {seconds:g} s each: answers per second, middle, 99th of a hundred")
     quiet: dict[str, list[float]] = {}
     for question in QUESTIONS:
         body = httpx.get(f"{url}/api/v1/{question}", timeout=600).content
-        quiet[question] = asked(lambda client, path=question: client.get(f"/api/v1/{path}"), url, seconds)
+        quiet[question] = answer_times_s(lambda client, path=question: client.get(f"/api/v1/{path}"), url, seconds)
         print(f"{question:24} {len(body) / 1000:8,.0f} kB  nothing comes in  {figures(quiet[question], seconds)}")
     bare(url, quiet["burn"], seconds, scratch)
     with Sending(url, gpus) as alone:
@@ -184,7 +184,7 @@ def compare(url: str, gpus: int, seconds: float, scratch: Path) -> None:
         time.sleep(1.0)  # so that something has come in
         for question in QUESTIONS:
             for words, more in (("anew", ""), ("the last one will do", f"{'&' if '?' in question else '?'}stale=ok")):
-                took = asked(lambda client, path=question + more: client.get(f"/api/v1/{path}"), url, seconds)
+                took = answer_times_s(lambda client, path=question + more: client.get(f"/api/v1/{path}"), url, seconds)
                 times = median(took) / median(quiet[question])
                 print(
                     f"{question:24} while sent to, {words:21} {figures(took, seconds)}  {times:8.1f} times the middle"
@@ -200,7 +200,7 @@ def bare(url: str, quiet: list[float], seconds: float, scratch: Path) -> None:
     body.write_bytes(httpx.get(f"{url}/api/v1/burn", timeout=600).content)
     port = free_port()
     with running([sys.executable, "-c", BARE, str(port), str(body)], port) as peer:
-        took = asked(lambda client: client.get("/"), peer, seconds)
+        took = answer_times_s(lambda client: client.get("/"), peer, seconds)
     times = f"{median(quiet) / median(took):8.1f} times its middle"
     print(f"{'bare Starlette, as burn':55}  {figures(took, seconds)}  {times}")
 

@@ -1,7 +1,7 @@
 """How large it gets: 1,000, 10,000 and 100,000 GPUs over a year, from rates that were measured.
 
 Some days of 1,000 GPUs are simulated (`ledger.py`: a sample of each a minute, a window of steps of most), accounted for
-and asked for an hour and for all of it: rows, bytes and CPU. What comes in is taken from the kept
+and queried for an hour and for the whole time: rows, bytes and CPU. What comes in is taken from the kept
 results of `edge.py` (a cluster at its edge) and of `peers` (remote write). The table is those rates times GPUs and
 days: growth is linear in both, as the other benchmarks show.
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
-from ledger import HOUR_MS, START_MS, generate  # noqa: E402 - beside this file
+from ledger import HOUR_MS, START_MS, generate  # noqa: E402 - in this folder
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = (1_000, 10_000, 100_000)
@@ -51,15 +51,15 @@ def some_days(gpus: int, days: int, folder: Path) -> dict:
             }
             for kind in sorted(kinds)
         }
-        asked = {
+        query_cpu_s = {
             words: _least_cpu_s(store, TimeRange(end_ms - length_ms, end_ms))
             for words, length_ms in {"an hour": HOUR_MS, "all": end_ms - START_MS}.items()
         }
-    return {"gpus": gpus, "days": days, "build_cpu_s": build_s, "kinds": of_kind, "asked": asked}
+    return {"gpus": gpus, "days": days, "build_cpu_s": build_s, "kinds": of_kind, "asked": query_cpu_s}
 
 
 def _least_cpu_s(store, window) -> float:
-    """What `cost --by workload` takes: the least of many times, since most of it is the same for any window."""
+    """What `cost --by workload` takes: the minimum of many runs, as most work is the same for any window."""
     from pyrometer.account.query.cost import cost
     from pyrometer.account.query.names import open_names
 
@@ -94,20 +94,20 @@ def tell(found: dict, rates: dict[str, float]) -> None:
     a_gpu_day_s = (found["asked"]["all"] - always_s) / gpu_days
     trained = measured["step_window"]["rows"] / measured["gpu_sample"]["rows"]
     lines = {
-        "rows of facts a year": lambda gpus: _count(_sum(measured, "rows") / gpu_days * gpus * 365),
-        "rows of the ledger a year": lambda gpus: _count(_sum(derived, "rows") / gpu_days * gpus * 365),
-        "samples of GPUs a year": lambda gpus: _bytes(measured["gpu_sample"]["bytes"] / gpu_days * gpus * 365),
-        f"windows of steps a year, one a minute of {trained:.0%}": lambda gpus: _bytes(
+        "rows of facts per year": lambda gpus: _count(_sum(measured, "rows") / gpu_days * gpus * 365),
+        "rows of the ledger per year": lambda gpus: _count(_sum(derived, "rows") / gpu_days * gpus * 365),
+        "GPU samples per year": lambda gpus: _bytes(measured["gpu_sample"]["bytes"] / gpu_days * gpus * 365),
+        f"step windows per year, one per minute of {trained:.0%}": lambda gpus: _bytes(
             measured["step_window"]["bytes"] / gpu_days * gpus * 365
         ),
-        "ledger and its sums a year": lambda gpus: _bytes(_sum(derived, "bytes") / gpu_days * gpus * 365),
+        "ledger and its sums per year": lambda gpus: _bytes(_sum(derived, "bytes") / gpu_days * gpus * 365),
         "cores: scrapes, every 15 s": lambda gpus: _cores(gpus / GPUS_A_NODE / SCRAPE_S * rates["scrape_s"]),
         "… every minute": lambda gpus: _cores(gpus / GPUS_A_NODE / 60 * rates["scrape_s"]),
-        "or remote write, five metrics a minute": lambda gpus: _cores(
+        "or remote write, five metrics per minute": lambda gpus: _cores(
             gpus * METRICS / 60 * rates["million_samples_s"] / 1e6
         ),
         "cores: windows of every rank, every 10 s": lambda gpus: _cores(gpus / WINDOW_S * rates["window_s"]),
-        "… a window a minute": lambda gpus: _cores(gpus / 60 * rates["window_s"]),
+        "… one window per minute": lambda gpus: _cores(gpus / 60 * rates["window_s"]),
         "cores: the ledger, once": lambda gpus: _cores(found["build_cpu_s"] / gpu_days * gpus / 86_400),
         "`cost --by workload`, a day": lambda gpus: _seconds(always_s + gpus * a_gpu_day_s),
         "… a month": lambda gpus: _seconds(always_s + 30 * gpus * a_gpu_day_s),
@@ -151,8 +151,8 @@ def main() -> None:
         args.json.write_text(json.dumps(found, indent=1))
     for kind, one in found["kinds"].items():
         of_day = found["gpus"] * found["days"]
-        print(f"{kind:<14} {one['rows']:>13,} rows, {one['bytes'] / of_day:>8,.0f} bytes a GPU-day")
-    print(f"the ledger took {found['build_cpu_s']:.1f} CPU-s; {found['asked']}")
+        print(f"{kind:<14} {one['rows']:>13,} rows, {one['bytes'] / of_day:>8,.0f} bytes per GPU-day")
+    print(f"the ledger took {found['build_cpu_s']:.1f} CPU-s;", found["asked"])
     tell(found, incoming())
 
 

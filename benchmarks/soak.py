@@ -20,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from tests.support.soak_days import KEPT_DAYS, ResourceUse, simulate_days, slope  # noqa: E402 - beside the tests
+from tests.support.soak_days import KEPT_DAYS, ResourceUse, simulate_days, slope  # noqa: E402
 
-# What a day may add: an allocator breathes, and objects of a day are kept as files of their own for ever.
+# What a day may add: an allocator breathes, and the objects of a day stay in files of their own.
 FLAT = {
     "rss_kib": 512.0,
     "descriptors": 0.05,
@@ -55,17 +55,17 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=60)
     parser.add_argument("--minutes", type=int, default=30, help="between two scrapes")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     began_s = time.process_time()
-    found = asyncio.run(live(asked.days, asked.minutes))
+    found = asyncio.run(live(args.days, args.minutes))
     settled = found[max(KEPT_DAYS + 2, len(found) // 2) :]
     grew = {name: slope([getattr(one, name) for one in settled]) for name in FLAT}
     print(f"\ngrowth a day, fitted over the last {len(settled)} days:")
     for name, value in grew.items():
         print(f"  {name:18}{value:10.2f}  {'flat' if value <= FLAT[name] else 'GROWS'} (limit {FLAT[name]:g})")
     print(f"{time.process_time() - began_s:,.0f} s of CPU for {len(found)} days")
-    if asked.json:
-        asked.json.write_text(json.dumps({"days": [one._asdict() for one in found], "growth": grew}, indent=1) + "\n")
+    if args.json:
+        args.json.write_text(json.dumps({"days": [one._asdict() for one in found], "growth": grew}, indent=1) + "\n")
     sys.exit(0 if all(value <= FLAT[name] for name, value in grew.items()) else 1)
 
 

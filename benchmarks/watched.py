@@ -1,9 +1,9 @@
-"""A real training on one GPU, watched by nothing but the agent: what does `why` make of it?
+"""A real training on one GPU, watched only by the agent: what does `why` find?
 
     python benchmarks/watched.py record --out FOLDER     on a machine with a GPU and torch: trains, and plants faults
     python benchmarks/watched.py explain FOLDER           anywhere: what was scraped, through the store, to `why`
 
-`record` leaves scrapes.txt.gz (every answer of the agent, one a second) and truth.json (what was done, and when).
+`record` leaves scrapes.txt.gz (every answer of the agent, one per second) and truth.json (what was done, and when).
 Without our packages on the machine: pip install --target vendor nvidia-ml-py h2 click; PYTHONPATH=src:vendor python …
 """
 

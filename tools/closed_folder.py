@@ -1,5 +1,5 @@
 """Makes data folders with a closed month, with the code of this checkout, for tests/data/closed: later versions must
-open them, leave closed time alone and show no adjustment.
+open them, leave closed time unchanged and show no adjustment.
 
     python tools/closed_folder.py tests/data/closed first-edition
 
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from old_folder import HOUR, MINUTE, MODEL, _made, _nobodys
+from old_folder import HOUR, MINUTE, MODEL, _anonymize, _made
 
 from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.store import Store
@@ -54,7 +54,7 @@ def main(out: Path, version: str) -> None:
             _run(folder, "close", MONTH)
             answers = {name: _run(folder, *words, "-o", "json") for name, words in QUESTIONS.items()}
             with tarfile.open(out / f"{version}-{way}.tar.xz", "w:xz", preset=9) as tar:
-                tar.add(folder, "data", filter=_nobodys)
+                tar.add(folder, "data", filter=_anonymize)
         kept = {name: {part: answer[part] for part in ("rows", "total")} for name, answer in answers.items()}
         (out / f"{version}-{way}.json").write_text(json.dumps(kept, sort_keys=True) + "\n")
 
@@ -68,7 +68,7 @@ def _run(folder: Path, *words: str) -> Any:
 
 
 def _batches(hour: int) -> Iterator[list[Any]]:
-    """A job that trains on one GPU; a notebook that falls idle on the other one, which then is free."""
+    """A job that trains on one GPU, and a notebook that becomes idle on the other one and then releases it."""
     from_ms, to_ms = BEGIN_MS + hour * HOUR, BEGIN_MS + (hour + 1) * HOUR
     for at_ms in (from_ms, to_ms - 1):
         yield [_made("Node", time_ms=at_ms, cluster="lab", node_uid="n0", name="h100-0", gpu_count=2, gpu_model=MODEL)]

@@ -225,10 +225,10 @@ def main() -> None:
         sides = [Checkout(root, args.python, scratch / f"data{n}") for n, root in enumerate(roots)]
         wanted = {name: how for name, how in folders(roots[0]).items() if (args.only or "") in name}
         pool = stack.enter_context(ThreadPoolExecutor(args.jobs))
-        asked = {name: [pool.submit(side.answer_all, name, how) for side in sides] for name, how in wanted.items()}
+        requests = {name: [pool.submit(side.answer_all, name, how) for side in sides] for name, how in wanted.items()}
         totals = [0, 0, 0]
         answers = failed = 0
-        for name, (base, new) in asked.items():
+        for name, (base, new) in requests.items():
             of_base = base.result()
             answers += len(of_base)
             failed += sum(bool(one.error) for one in of_base.values())

@@ -89,12 +89,12 @@ class Side:
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                 )
-                _, status, used = os.wait4(process.pid, 0)  # of it and of all children that it waited for
+                _, status, used = os.wait4(process.pid, 0)  # including all children that it waited for
                 process.returncode = os.waitstatus_to_exitcode(status)
                 if process.returncode:
                     errors.seek(0)
-                    said = errors.read().decode(errors="replace").strip()[-2_000:]
-                    raise SystemExit(f"{self.root}: {benchmark.name or 'building the night'} failed:\n{said}")
+                    message = errors.read().decode(errors="replace").strip()[-2_000:]
+                    raise SystemExit(f"{self.root}: {benchmark.name or 'building the night'} failed:\n{message}")
         return used.ru_utime + used.ru_stime
 
 

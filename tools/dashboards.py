@@ -1,7 +1,7 @@
 """Writes Grafana's dashboards and the PrometheusRule under deploy/: `python tools/dashboards.py deploy`.
 
-Every query is a plain PromQL expression over `pyrometer_…` metrics. Counters grow once a minute, so rates are over ten
-minutes, whatever the scrape interval is.
+Every query is a plain PromQL expression over `pyrometer_…` metrics. Counters grow once per minute, so rates cover
+ten minutes at any scrape interval.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyrometer.model.states import STATES
 
 
 def _of(metric: str, **labels: str) -> str:
-    """A metric whose labels match: `x`, or, with the operator before it, `=~x`, `!~x`, `!=x`."""
+    """A metric with label matchers. A value may begin with its operator: `=~x`, `!~x`, `!=x`."""
     chosen = {"instance": "=~$instance", **labels}
     matchers = [
         f'{name}{value[:2]}"{value[2:]}"' if value[:2] in ("=~", "!~", "!=") else f'{name}="{value}"'
@@ -41,26 +41,26 @@ def _rate(metric: str) -> str:
 
 
 def _in_family(family: str, summed: str) -> str:
-    """What is by state, of the states of a family; all of them where it is empty."""
+    """An expression by state, for the states of a family, or for all states if the family is empty."""
     matched = f'{{family="{family}"}}' if family else ""
     return f"{summed} * on (state) group_left (family) max by (state, family) (pyrometer_state_info{matched})"
 
 
 GPUS = _rate(_of_team("gpu_seconds_total"))
 USD = _rate(_of_team("cost_usd_total"))
-NOBODY = "|".join(state.name for state in STATES if state.family == "platform")
-HELD = f"sum({_rate(_of_team('gpu_seconds_total', state='!~' + NOBODY))})"
+PLATFORM_STATES = "|".join(state.name for state in STATES if state.family == "platform")
+HELD = f"sum({_rate(_of_team('gpu_seconds_total', state='!~' + PLATFORM_STATES))})"
 
 
 # -- dashboards -------------------------------------------------------------------------------------------------------
 
 
-INSTANCE = variable("instance", "pyrometer_build_info", "Which server, where a Prometheus scrapes several")
-TEAM = variable("team", 'pyrometer_gpu_seconds_total{instance=~"$instance"}', "Whose time it is")
+INSTANCE = variable("instance", "pyrometer_build_info", "Server, if Prometheus scrapes several")
+TEAM = variable("team", 'pyrometer_gpu_seconds_total{instance=~"$instance"}', "Team that the GPU time is charged to")
 
 
 def burn() -> Json:
-    """What the cluster burns, on whom, and what of it is wasted."""
+    """What the cluster costs, for which teams, and how much is wasted."""
     waste = _in_family("waste", f"sum by (state) ({USD})")
     wasted = _in_family("waste", f"sum by (team, state) ({GPUS})")
     lost = _in_family("waste", f"sum by (state) (increase({_of_team('cost_usd_total')}[$__range]))")
@@ -69,7 +69,7 @@ def burn() -> Json:
     return dashboard(
         "pyrometer-burn",
         "Pyrometer / Cluster burn",
-        "What the cluster burns, on whom, and what of it is wasted. Ten minutes behind; the API is exact.",
+        "What the cluster costs, for which teams, and how much is wasted. Data is ten minutes behind; the API is exact.",
         (INSTANCE, TEAM),
         (
             Row(
@@ -79,8 +79,8 @@ def burn() -> Json:
                     (
                         4,
                         stat(
-                            "Dollars an hour",
-                            "All GPUs, used or not, at the price book's prices",
+                            "Dollars per hour",
+                            "All GPUs, used or not, at the prices of the price book",
                             f"3600 * sum({USD})",
                             "currencyUSD",
                         ),
@@ -88,28 +88,36 @@ def burn() -> Json:
                     (
                         4,
                         stat(
-                            "Wasted an hour",
-                            "Of that, in states of the family waste",
+                            "Wasted dollars per hour",
+                            "The part in states of the waste family",
                             f"3600 * sum({waste})",
                             "currencyUSD",
                         ),
                     ),
-                    (4, stat("Waste", "Share of the held GPU time", f"sum({share}) / {HELD}", "percentunit", limits)),
+                    (
+                        4,
+                        stat(
+                            "Waste", "Share of the allocated GPU time", f"sum({share}) / {HELD}", "percentunit", limits
+                        ),
+                    ),
                     (
                         4,
                         stat(
                             "Goodput",
-                            "Share of `train` in the held GPU time",
+                            "Share of `train` in the allocated GPU time",
                             f"sum({_rate(_of_team('gpu_seconds_total', state='train'))}) / {HELD}",
                             "percentunit",
                             steps((0.5, WARN), (0.7, GOOD), first=BAD),
                         ),
                     ),
-                    (4, stat("GPUs", "Those that are there, in any state", f"sum({GPUS})", "short")),
+                    (4, stat("GPUs", "All GPUs, in any state", f"sum({GPUS})", "short")),
                     (
                         4,
                         stat(
-                            "Wasted in this time", "Dollars, over the time that is shown", f"sum({lost})", "currencyUSD"
+                            "Wasted in this time",
+                            "Dollars, over the selected time range",
+                            f"sum({lost})",
+                            "currencyUSD",
                         ),
                     ),
                 ),
@@ -122,11 +130,11 @@ def burn() -> Json:
                         24,
                         over_time(
                             "GPUs by state",
-                            "GPU-seconds per second, in the report's colours",
+                            "GPU-seconds per second, in the colors of the report",
                             Query(f"sum by (state) ({GPUS})", "{{state}}"),
                             unit="short",
                             stacked=True,
-                            coloured=True,
+                            colored=True,
                         ),
                     ),
                 ),
@@ -138,8 +146,8 @@ def burn() -> Json:
                     (
                         12,
                         over_time(
-                            "Dollars an hour by team",
-                            "`platform` is what nobody held",
+                            "Dollars per hour by team",
+                            "`platform` is unallocated time",
                             Query(f"3600 * sum by (team) ({USD})", "{{team}}"),
                             unit="currencyUSD",
                             stacked=True,
@@ -148,12 +156,12 @@ def burn() -> Json:
                     (
                         12,
                         over_time(
-                            "Wasted dollars an hour by state",
-                            "Only states of the family waste",
+                            "Wasted dollars per hour by state",
+                            "Only states of the waste family",
                             Query(f"3600 * {waste}", "{{state}}"),
                             unit="currencyUSD",
                             stacked=True,
-                            coloured=True,
+                            colored=True,
                         ),
                     ),
                 ),
@@ -166,7 +174,7 @@ def burn() -> Json:
                         12,
                         over_time(
                             "Waste by team",
-                            "Share of the GPU time that each team held",
+                            "Share of the GPU time allocated to each team",
                             Query(f"sum by (team) ({wasted}) / sum by (team) ({GPUS})", "{{team}}"),
                             unit="percentunit",
                             most=1,
@@ -176,8 +184,8 @@ def burn() -> Json:
                     (
                         12,
                         table(
-                            "Workloads that burn the most",
-                            "Dollars over the time that is shown",
+                            "Most expensive workloads",
+                            "Dollars over the selected time range",
                             Query(
                                 "topk(25, sum by (team, experiment, workload) "
                                 f"(increase({_of_team('cost_usd_total', workload='!=')}[$__range])))",
@@ -196,8 +204,8 @@ def burn() -> Json:
                     (
                         16,
                         table(
-                            "What was found",
-                            "Dollars of each cause and workload in the last twelve hours",
+                            "Findings by cost",
+                            "Dollars by cause and workload in the last twelve hours",
                             Query(
                                 f"sum by (cause, team, experiment, workload) ({_of_team('finding_usd')})", instant=True
                             ),
@@ -209,7 +217,7 @@ def burn() -> Json:
                         8,
                         over_time(
                             "Restated",
-                            "GPUs whose past minutes later evidence moved to another state",
+                            "GPUs whose past minutes were moved to another state by later evidence",
                             Query(
                                 f"sum by (from_state, to_state) ({_rate(_of('restated_gpu_seconds_total'))})",
                                 "{{from_state}} → {{to_state}}",
@@ -224,7 +232,7 @@ def burn() -> Json:
 
 
 def training() -> Json:
-    """How the runs are doing."""
+    """Progress and cost of training runs."""
     run = "{{run}}"
     on = "on (run, experiment, team, instance)"
     running = f"{on} ({_of_run('outcome', outcome='running')} == 1)"
@@ -240,7 +248,7 @@ def training() -> Json:
     }
     listed = table(
         "Runs",
-        "Those that go on, or ended within the hour",
+        "Runs that are running, or ended within the last hour",
         *(
             Query(f"max by (run, experiment, team) ({expr})" if name else expr, instant=True)
             for name, (expr, _) in figures.items()
@@ -255,18 +263,14 @@ def training() -> Json:
     return dashboard(
         "pyrometer-training",
         "Pyrometer / Training runs",
-        "Is my run healthy, and worth what it costs?",
+        "Health and cost of training runs.",
         (
             INSTANCE,
             TEAM,
-            variable("experiment", 'pyrometer_run_info{team=~"$team"}', "What a person calls it"),
-            variable("run", 'pyrometer_run_info{team=~"$team", experiment=~"$experiment"}', "One training program"),
+            variable("experiment", 'pyrometer_run_info{team=~"$team"}', "Name of the experiment"),
+            variable("run", 'pyrometer_run_info{team=~"$team", experiment=~"$experiment"}', "Name of the run"),
             variable(
-                "metric",
-                'pyrometer_run_metric{run=~"$run"}',
-                "Which of the metrics that runs report",
-                label="name",
-                chosen="loss",
+                "metric", 'pyrometer_run_metric{run=~"$run"}', "A metric that runs report", label="name", chosen="loss"
             ),
         ),
         (
@@ -274,12 +278,17 @@ def training() -> Json:
                 "Now",
                 4,
                 (
-                    (6, stat("Running", "Runs that go on", f"sum({_of_run('outcome', outcome='running')})", "short")),
+                    (
+                        6,
+                        stat(
+                            "Running", "Runs without an end", f"sum({_of_run('outcome', outcome='running')})", "short"
+                        ),
+                    ),
                     (
                         6,
                         stat(
                             "Stuck ranks",
-                            "They say that they make no progress",
+                            "Ranks that report no progress",
                             f"sum({_of_run('stuck_ranks')})",
                             "short",
                             steps((1, BAD)),
@@ -288,8 +297,8 @@ def training() -> Json:
                     (
                         6,
                         stat(
-                            "Loss is no number",
-                            "Runs that train on although their loss is NaN or infinite",
+                            "Loss is NaN or infinite",
+                            "Runs that continue with a loss that is NaN or infinite",
                             f"sum({_of_run('nonfinite_loss')})",
                             "short",
                             steps((1, BAD)),
@@ -299,7 +308,7 @@ def training() -> Json:
                         6,
                         stat(
                             "Oldest checkpoint",
-                            "Of the runs that go on: what would be lost if one died now",
+                            "Of running runs: the work that would be lost in a crash now",
                             f"max((time() - {_of_run('last_checkpoint_timestamp_seconds')}) and {running})",
                             "s",
                             steps((3600, WARN), (3 * 3600, BAD)),
@@ -316,26 +325,26 @@ def training() -> Json:
                         12,
                         over_time(
                             "Metrics",
-                            "As the program reports them; choose them above",
+                            "As reported by the program; select them above",
                             Query(_of_run("metric", name="=~$metric"), "{{run}} {{name}}"),
                             unit="short",
                             least=None,
                         ),
                     ),
-                    (12, line("Step", "Optimizer steps that are done", "step", "short", least=None)),
+                    (12, line("Step", "Completed optimizer steps", "step", "short", least=None)),
                 ),
             ),
             Row(
                 "Speed",
                 9,
                 (
-                    (8, line("Tokens a second", "All ranks together", "tokens_per_second", "short")),
-                    (8, line("Samples a second", "All ranks together", "samples_per_second", "short")),
+                    (8, line("Tokens per second", "All ranks together", "tokens_per_second", "short")),
+                    (8, line("Samples per second", "All ranks together", "samples_per_second", "short")),
                     (
                         8,
                         over_time(
                             "Step",
-                            "How long steps take: the median, and the slowest of a hundred",
+                            "Step time: median and 99th percentile",
                             Query(_of_run("step_seconds", percentile="50"), "{{run}} median"),
                             Query(_of_run("step_seconds", percentile="99"), "{{run}} p99"),
                             unit="s",
@@ -344,7 +353,7 @@ def training() -> Json:
                 ),
             ),
             Row(
-                "Use of the GPUs",
+                "GPU use",
                 9,
                 (
                     (
@@ -356,7 +365,7 @@ def training() -> Json:
                         8,
                         line(
                             "Goodput",
-                            "Share of `train` in the GPU time held, over the last settled hour",
+                            "Share of `train` in the allocated GPU time, over the last settled hour",
                             "goodput_ratio",
                             "percentunit",
                             most=1,
@@ -372,7 +381,7 @@ def training() -> Json:
                         8,
                         over_time(
                             "Phases",
-                            "Of all ranks of the chosen runs, on average",
+                            "Average over all ranks of the selected runs",
                             Query(f"avg by (phase) ({_of_run('phase_ratio')})", "{{phase}}"),
                             unit="percentunit",
                             stacked=True,
@@ -383,13 +392,13 @@ def training() -> Json:
                         8,
                         over_time(
                             "Age of the last checkpoint",
-                            "While the run goes on",
+                            "While the run is running",
                             Query(f"(time() - {_of_run('last_checkpoint_timestamp_seconds')}) and {running}", run),
                             unit="s",
                             limits=steps((3 * 3600, BAD), first="transparent"),
                         ),
                     ),
-                    (8, line("CUDA memory", "The most that any rank allocated", "memory_peak_bytes", "bytes")),
+                    (8, line("CUDA memory", "Maximum allocated by any rank", "memory_peak_bytes", "bytes")),
                 ),
             ),
             Row(
@@ -399,7 +408,7 @@ def training() -> Json:
                     (
                         24,
                         over_time(
-                            "Dollars an hour",
+                            "Dollars per hour",
                             "By experiment, ten minutes behind",
                             Query(
                                 "3600 * sum by (experiment) "
@@ -417,7 +426,7 @@ def training() -> Json:
 
 
 def itself() -> Json:
-    """Whether Pyrometer is well."""
+    """Health of the Pyrometer server."""
     who = "{{instance}}"
 
     def by_server(title: str, meaning: str, expr: str, unit: str, **more: Any) -> Json:
@@ -427,7 +436,7 @@ def itself() -> Json:
     return dashboard(
         "pyrometer-itself",
         "Pyrometer / Itself",
-        "Whether Pyrometer takes what it is sent, and accounts for it in time.",
+        "Whether Pyrometer accepts its input, and accounts for it in time.",
         (INSTANCE,),
         (
             Row(
@@ -438,7 +447,7 @@ def itself() -> Json:
                         4,
                         stat(
                             "Ready",
-                            "Everything that was there at the start has been seen",
+                            "All objects that existed at the start have been read",
                             f"min({_of('ready')})",
                             "bool_yes_no",
                             steps((1, GOOD), first=BAD),
@@ -458,7 +467,7 @@ def itself() -> Json:
                         4,
                         stat(
                             "Last accounted",
-                            "How long ago the ledger was brought up to date",
+                            "Time since the last update of the ledger",
                             f"time() - min({_of('accounted_timestamp_seconds')})",
                             "s",
                             late,
@@ -467,7 +476,7 @@ def itself() -> Json:
                     (
                         4,
                         stat(
-                            "Sources that cannot be read",
+                            "Unreadable sources",
                             "/readyz names them",
                             f"sum({_of('shortcomings')})",
                             "short",
@@ -477,8 +486,8 @@ def itself() -> Json:
                     (
                         4,
                         stat(
-                            "Left out",
-                            "Workloads, runs and findings without series of their own",
+                            "Omitted series",
+                            "Workloads, runs and findings without their own series",
                             f"sum({_of('workloads_left_out')}) + sum({_of('runs_left_out')}) "
                             f"+ sum({_of('findings_left_out')})",
                             "short",
@@ -498,20 +507,20 @@ def itself() -> Json:
                 ),
             ),
             Row(
-                "What comes in",
+                "Input",
                 9,
                 (
                     (
                         8,
                         by_server(
-                            "Records stored", "A second, from all sources", _rate(_of("records_stored_total")), "ops"
+                            "Records stored", "Per second, from all sources", _rate(_of("records_stored_total")), "ops"
                         ),
                     ),
                     (
                         8,
                         over_time(
                             "OTLP",
-                            "Records that training processes send, by what became of them",
+                            "Records sent by training processes, by outcome",
                             Query(
                                 f"sum by (signal, outcome) ({_rate(_of('otlp_records_total'))})",
                                 "{{signal}} {{outcome}}",

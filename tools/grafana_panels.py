@@ -25,24 +25,24 @@ class Query(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Panels beside each other, as wide as they say, under a title."""
+    """Panels next to each other under a title, each with its width."""
 
     title: str
     height: int
     panels: tuple[tuple[int, Json], ...]
 
 
-def colours() -> dict[str, str]:
-    """The colour of every state and family, as colors.css has it for paper."""
+def colors() -> dict[str, str]:
+    """The color of every state and family on a light background, from colors.css."""
     css = files("pyrometer.render").joinpath("colors.css").read_text(encoding="utf-8")
     found: dict[str, str] = {}
-    for selectors, colour in re.findall(r"^([^{}\n]*) \{ --c: light-dark\((#[0-9a-f]{6}),", css, re.MULTILINE):
-        found |= dict.fromkeys(re.findall(r"\.[sf]-(\w+)", selectors), colour)
+    for selectors, color in re.findall(r"^([^{}\n]*) \{ --c: light-dark\((#[0-9a-f]{6}),", css, re.MULTILINE):
+        found |= dict.fromkeys(re.findall(r"\.[sf]-(\w+)", selectors), color)
     return found
 
 
-COLOURS = colours()
-GOOD, WARN, BAD = COLOURS["useful"], COLOURS["overhead"], COLOURS["waste"]
+COLORS = colors()
+GOOD, WARN, BAD = COLORS["useful"], COLORS["overhead"], COLORS["waste"]
 
 
 def _panel(kind: str, title: str, meaning: str, queries: tuple[Query, ...], unit: str, **options: Any) -> Json:
@@ -71,7 +71,7 @@ def _panel(kind: str, title: str, meaning: str, queries: tuple[Query, ...], unit
 
 
 def steps(*limits: tuple[float, str], first: str = GOOD) -> Json:
-    """Colours from each limit on; `first` is below all of them."""
+    """Colors by limit; `first` applies below all limits."""
     return {
         "mode": "absolute",
         "steps": [{"color": first, "value": None}, *({"color": c, "value": v} for v, c in limits)],
@@ -79,7 +79,7 @@ def steps(*limits: tuple[float, str], first: str = GOOD) -> Json:
 
 
 def stat(title: str, meaning: str, expr: str, unit: str, thresholds: Json | None = None, legend: str = "") -> Json:
-    """One number, the newest."""
+    """The newest value as one number."""
     panel = _panel(
         "stat",
         title,
@@ -104,11 +104,11 @@ def over_time(
     unit: str,
     stacked: bool = False,
     least: float | None = 0,
-    coloured: bool = False,
+    colored: bool = False,
     limits: Json | None = None,
     most: float | None = None,
 ) -> Json:
-    """Series over time. Coloured ones are named after states."""
+    """Series over time. Colored series are named after states."""
     panel = _panel(
         "timeseries",
         title,
@@ -125,17 +125,17 @@ def over_time(
         "fillOpacity": 85 if stacked else 0,
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
         "showPoints": "never",
-        "spanNulls": False,  # what is not known is a gap
+        "spanNulls": False,  # unknown values are gaps
         "thresholdsStyle": {"mode": "line" if limits else "off"},
     }
     defaults |= {name: value for name, value in (("min", least), ("max", most)) if value is not None}
     if limits:
         defaults["thresholds"] = limits
-    if coloured:
+    if colored:
         panel["fieldConfig"]["overrides"] = [
             {
                 "matcher": {"id": "byName", "options": name},
-                "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": COLOURS[name]}}],
+                "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": COLORS[name]}}],
             }
             for name in (*(state.name for state in STATES), *FAMILIES)
         ]

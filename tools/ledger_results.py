@@ -1,7 +1,7 @@
-"""What the accounting rules make of frozen facts: tests/data/ledger.
+"""The results of the accounting rules for frozen facts: tests/data/ledger.
 
     python tools/ledger_results.py            record the results, after ACCOUNT_RULES was raised
-    python tools/ledger_results.py --facts    make the facts anew, too: for new kinds of records or new rules
+    python tools/ledger_results.py --facts    generate the facts again, too: for new kinds of records or new rules
 
 tests/account/build/test_rules.py compares the results of today's rules with the recorded ones.
 """
@@ -38,7 +38,7 @@ EVER_MS = 4_000_000_000_000
 
 
 def results(scenario: str) -> dict[str, Any]:
-    """What today's rules make of the facts of a scenario: GPU-milliseconds by state, and a digest of every row."""
+    """The results of today's rules for a scenario: GPU-milliseconds by state, and a digest of every row."""
     with _store() as store, mock.patch.object(ledger, "SUMMED_SLOT_MINUTES", 0):
         for path in sorted((FOLDER / scenario).glob("*.parquet")):
             store.append_tables({path.stem: parquet.read_table(path)})
@@ -51,13 +51,13 @@ def results(scenario: str) -> dict[str, Any]:
 
 
 def record() -> None:
-    """Writes down the results of today's rules."""
+    """Records the results of today's rules."""
     found = {scenario: results(scenario) for scenario in SCENARIOS}
     RESULTS.write_text(json.dumps({"rules": ACCOUNT_RULES, "results": found}, indent=1, sort_keys=True) + "\n")
 
 
 def make_facts() -> None:
-    """Random histories with everything that can be in records, and a simulated night."""
+    """Generates random histories with all kinds of records, and a simulated night."""
     from pyrometer.simulate.night import simulate
 
     sys.path.append(str(FOLDER.parents[2]))

@@ -1,7 +1,7 @@
 """Runs tests with the lowest versions of dependencies that `pyproject.toml` allows: `make test-lowest`.
 
-Makes an environment of its own, with the lowest version of each direct dependency of `server` and `agent`, and with the
-newest version of what those bring. Tests get their own tools on top, which may not change a version.
+Creates an environment with the lowest version of each direct dependency of `server` and `agent`, and the newest version
+of indirect ones. The tools of the tests are installed on top, and may not change a version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".venv-lowest"
 TOOLS = ("pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.115", "cramjam>=2.9", "grpcio>=1.66")
-# What uses each dependency: the store and its SQL, the server and its routes, sources and their formats, the commands.
+# Tests that use each dependency: the store and its SQL, the server and its routes, sources and their formats, the commands.
 TESTS = (
     "tests/store",
     "tests/collect/prometheus/test_exposition.py",
@@ -33,14 +33,14 @@ TESTS = (
 
 
 def run(*command: str | Path) -> None:
-    """Runs a command; this script ends when it fails."""
+    """Runs a command, and exits if it fails."""
     done = subprocess.run([str(word) for word in command], cwd=ROOT, check=False)
     if done.returncode:
         sys.exit(done.returncode)
 
 
 def environment() -> Path:
-    """The Python of an environment with the lowest versions."""
+    """Creates the environment, and returns its Python."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     run(sys.executable, "-m", "venv", FOLDER)
     python, uv, lowest = FOLDER / "bin/python", FOLDER / "bin/uv", FOLDER / "lowest.txt"
@@ -56,9 +56,9 @@ def environment() -> Path:
 
 
 def main() -> None:
-    """Makes the environment and runs the tests, or those that are named."""
+    """Creates the environment, and runs the chosen or the named tests."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tests", nargs="*", default=TESTS, help="what pytest runs instead of the chosen tests")
+    parser.add_argument("tests", nargs="*", default=TESTS, help="tests to run instead of the chosen ones")
     tests = parser.parse_args().tests
     python = environment()
     print((FOLDER / "lowest.txt").read_text())

@@ -1,11 +1,11 @@
-"""Makes a small data folder with the code of this checkout, for tests/data/folders: what later versions must be able to
-open. Run it whenever the stored form of records has changed:
+"""Makes a small data folder with the code of this checkout, for tests/data/folders: later versions must be able
+to open it. Run it whenever the stored form of records has changed:
 
     python tools/old_folder.py tests/data/folders/NN-what-changed
 
 It writes NN-what-changed.tar.xz, a data folder with rows of every kind, sealed and hot, and NN-what-changed.json: the
-columns of every kind, and what this version answers. It uses nothing but what every version has had: records, the
-store, the commands.
+columns of every kind, and the answers of this version. It uses only what every version has: records, the store, the
+commands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEGIN_MS = 1_760_054_400_000  # 2025-10-10T00:00Z
 MINUTE, HOUR = 60_000, 3_600_000
 SEALED_HOURS, HOURS = 2, 3
 DERIVED = ("ledger_row", "carry", "energy", "hour_sum", "minute_sum", "minute_use", "quarter_use", "hour_use")
-TOLD = (
+STORY_KINDS = (
     "node",
     "slot",
     "price",
@@ -40,9 +40,9 @@ TOLD = (
     "run",
     "metric",
     "restatement",
-)  # kinds of the story, and those that would change it
+)  # kinds of the story, and kinds that would change its answers
 MODEL = "NVIDIA-H100-80GB-HBM3"
-ASKED = {"cost": ["cost", "--all", "--by", "hour,node,workload,state"], "why": ["why", "--all"], "runs": ["runs"]}
+QUESTIONS = {"cost": ["cost", "--all", "--by", "hour,node,workload,state"], "why": ["why", "--all"], "runs": ["runs"]}
 
 
 def main(out: Path) -> None:
@@ -54,16 +54,16 @@ def main(out: Path) -> None:
                 store.append(*_batches(hour), producer="story", sequence=hour)
                 if hour == SEALED_HOURS - 1:
                     store.seal()
-        answers = {what: _kept(_answer(folder, words)) for what, words in ASKED.items()}
+        answers = {what: _kept(_answer(folder, words)) for what, words in QUESTIONS.items()}
         with tarfile.open(out.with_suffix(".tar.xz"), "w:xz", preset=9) as tar:
-            tar.add(folder, "data", filter=_nobodys)
+            tar.add(folder, "data", filter=_anonymize)
     kinds = {name: {c.name: c.type for c in schema.columns} for name, schema in sorted(SCHEMAS.items())}
-    told = {"schema_version": SCHEMA_VERSION, "kinds": kinds, "answers": answers}
-    out.with_suffix(".json").write_text(json.dumps(told, sort_keys=True) + "\n")
+    recorded = {"schema_version": SCHEMA_VERSION, "kinds": kinds, "answers": answers}
+    out.with_suffix(".json").write_text(json.dumps(recorded, sort_keys=True) + "\n")
 
 
-def _nobodys(about: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Nothing of who made it, and when."""
+def _anonymize(about: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Removes the owner and the time from an entry of the archive."""
     about.uid = about.gid = about.mtime = 0
     about.uname = about.gname = ""
     return about
@@ -75,24 +75,24 @@ def _answer(folder: Path, words: list[str]) -> Any:
 
 
 def _kept(answer: dict[str, Any]) -> dict[str, Any]:
-    """What later versions are held to: amounts, and of findings their causes; words may change."""
+    """What later versions must reproduce: amounts, and the causes of findings. Texts may change."""
     kept = {name: value for name, value in answer.items() if name in ("total", "states", "rows")}
     return kept | ({"causes": [found["cause"] for found in answer["findings"]]} if "findings" in answer else {})
 
 
 def _batches(hour: int) -> Iterator[list[Any]]:
     """An hour of the story, and a few rows of every kind that the story does not need."""
-    told = list(_story(hour))
-    for kind in dict.fromkeys(type(record) for record in told):
-        yield [record for record in told if type(record) is kind]
+    story = list(_story(hour))
+    for kind in dict.fromkeys(type(record) for record in story):
+        yield [record for record in story if type(record) is kind]
     for name, schema in SCHEMAS.items():
-        if name not in DERIVED and name not in TOLD:
+        if name not in DERIVED and name not in STORY_KINDS:
             yield [_filled(schema.record, hour, number) for number in range(2)]
 
 
 def _story(hour: int) -> Iterator[Any]:
-    """Two GPUs. One trains, is killed after an hour and begins again from a checkpoint; of the other only telemetry is
-    there, and it falls idle."""
+    """Two GPUs. One trains, is killed after an hour and restarts from a checkpoint. The other has only telemetry, and
+    becomes idle."""
     from pyrometer.model.units import SHARE_WHOLE
 
     from_ms, to_ms = BEGIN_MS + hour * HOUR, BEGIN_MS + (hour + 1) * HOUR
@@ -204,7 +204,7 @@ def _runs(hour: int, from_ms: int, to_ms: int) -> Iterator[Any]:
 
 
 def _step(hour: int, minute: int) -> int:
-    """The first step of a minute: the second attempt goes on from where minute 45 of the first one was."""
+    """The first step of a minute: the second attempt continues from minute 45 of the first one."""
     done = (minute - 5) * 10
     return done if hour == 0 else 400 + (hour - 1) * 500 + done
 
@@ -222,7 +222,7 @@ def _name_of(kind: Any) -> str:
 
 
 def _filled(kind: Any, hour: int, number: int) -> Any:
-    """A record of which every column says something."""
+    """A record with a value in every column."""
     values = {}
     for column in SCHEMAS[_name_of(kind)].columns:
         values[column.name] = _value(column.name, column.type, hour, number)

@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: `python tools/reference_pages.py`. What stands there is what the code says.
+"""Writes docs/reference/ from the code: `python tools/reference_pages.py`.
 
 Commands come from their options, settings from the table that reads them, metrics from the collectors that show them,
 routes and answers from the OpenAPI document, states and causes from the model and the detectors, the glossary from the
@@ -35,11 +35,11 @@ sys.path[:0] = [str(Path(__file__).parent)]
 from written import PAGES, REPOSITORY, blocks  # noqa: E402
 
 FOLDER = REPOSITORY / "docs" / "reference"
-MOST_EXAMPLES = 6
+MAX_EXAMPLES = 6
 WRITTEN = "<!-- Written by `make reference` from {source}. Change it there. -->"
-# Variables of the commands themselves, beside those of settings and of the SDK.
+# Variables of the commands themselves, in addition to those of settings and of the SDK.
 OF_COMMANDS = {
-    "PYROMETER_DATA": "The data folder, where `--data` names none.",
+    "PYROMETER_DATA": "The data folder, if `--data` is not passed.",
     "PYROMETER_SETTINGS": "A YAML file with settings, read after the data folder's `settings.yaml`.",
     "PYROMETER_TOKEN": "The bearer token for `--server`.",
 }
@@ -49,7 +49,7 @@ OF_COMMANDS = {
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table; bars in cells are told from those between them."""
+    """A table. Bars in cells are escaped."""
     lines = [tuple(heads), *(tuple(row) for row in rows)]
     lines.insert(1, ("---",) * len(lines[0]))
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
@@ -71,7 +71,7 @@ def page(title: str, source: str, *parts: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A docstring as a paragraph a paragraph."""
+    """A docstring as paragraphs."""
     return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(text)).strip()
 
 
@@ -149,7 +149,7 @@ def _of_click(spelled: str, command: click.Command) -> Iterator[str]:
         yield table(("option", "meaning"), [*rows, *((_option(one), _meaning(one)) for one in own)])
     if shared:
         last = next(one for one in options if "--last" in one.opts)
-        yield f"And the {READ}; the time is {(last.help or '').rpartition('Default: ')[2].rstrip('.')} unless told otherwise."
+        yield f"And the {READ}. The default time range is {(last.help or '').rpartition('Default: ')[2].rstrip('.')}."
     if isinstance(command.epilog, str):
         yield plain(command.epilog)
 
@@ -177,8 +177,8 @@ def _meaning(option: click.Option) -> str:
     text = option.help or ""
     if isinstance(option.type, click.Choice):
         text += f" One of {_choices(option)}."
-    told = option.show_default or isinstance(option.type, click.Choice)
-    if told and option.default not in (None, ()) and not option.is_flag:
+    is_shown = option.show_default or isinstance(option.type, click.Choice)
+    if is_shown and option.default not in (None, ()) and not option.is_flag:
         text += f" Default: `{option.default}`."
     return text
 
@@ -195,7 +195,7 @@ def _examples(name: str) -> list[str]:
         if FOLDER not in path.parents:
             for block in blocks(path):
                 found |= {c.text: None for c in block.commands() if c.text.split()[:2] == ["pyrometer", name]}
-    return list(found)[:MOST_EXAMPLES]
+    return list(found)[:MAX_EXAMPLES]
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -218,14 +218,14 @@ def settings() -> str:
     return page(
         "Settings",
         "src/pyrometer/model/settings.py and src/pyrometer/train/run/environment.py",
-        "A setting comes from the data folder's `settings.yaml`, then from the YAML file that `PYROMETER_SETTINGS` names, then from a variable: `PYROMETER_` and its name in capitals (`PYROMETER_IDLE_GAP_MS`). "
-        "The later one wins. A name that does not exist is an error, and so is a value that does not fit. Lists are joined with commas in a variable.",
+        "Settings are read from `settings.yaml` in the data folder, then from the YAML file in `PYROMETER_SETTINGS`, then from variables: `PYROMETER_` and the name in capitals (`PYROMETER_IDLE_GAP_MS`). "
+        "Later sources win. Unknown names and invalid values are errors. Lists in variables are separated by commas.",
         table(("setting", "default", "meaning"), rows),
         *lists,
         "## Variables of commands",
         table(("variable", "meaning"), ((code(name), text) for name, text in OF_COMMANDS.items())),
         "## Variables of training processes",
-        "The [SDK](../training.md) reads these, and nothing else. `pyrometer run` sets some of them for what it runs.",
+        "The [SDK](../training.md) reads only these. `pyrometer run` sets some of them for its command.",
         table(("variable", "meaning"), ((code(name), text) for name, text in VARIABLES.items())),
     )
 
@@ -234,7 +234,7 @@ def settings() -> str:
 
 
 def metrics() -> str:
-    """What the server and the agent show a scraper."""
+    """The metrics of the server and of the agent."""
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), create=True) as store:
         server = build_services(Core(store, Settings(audit_log="no")), open_to_all=True)
         ledger, runs = _shown(server.metrics.ledger.collect()), _shown(server.metrics.runs.collect())
@@ -244,18 +244,18 @@ def metrics() -> str:
     return page(
         "Metrics",
         "src/pyrometer/export/ and src/pyrometer/serve/tasks/vitals.py",
-        "`GET /metrics` of a server is for a token of role `viewer` ([how to scrape it](../grafana.md)); that of the [agent](../gpu-agent.md) for everybody who reaches it. "
-        "[Grafana](../grafana.md#what-is-exposed) says how to add these up.",
+        "`GET /metrics` of a server requires a token with the role `viewer` ([how to scrape it](../grafana.md)). `GET /metrics` of the [agent](../gpu-agent.md) requires no token. "
+        "[Grafana](../grafana.md#what-is-exposed) explains how to add these up.",
         "## The ledger",
         table(heads, ledger),
         "## Training runs",
         table(heads, runs),
         "## The server itself",
         table(heads, own),
-        "And `process_*` of the Prometheus client: CPU time, memory, files.",
-        "## The agent: what DCGM has no name for",
+        "Also `process_*` of the Prometheus client: CPU time, memory, files.",
+        "## The agent: metrics that DCGM does not have",
         table(of_agent, ((code(name), one.type, one.help) for name, one in OWN_METRICS.items())),
-        "## The agent: GPUs, in dcgm-exporter's names",
+        "## The agent: GPUs, with the names of dcgm-exporter",
         table(of_agent, ((code(name), one.type, one.help) for name, one in METRICS.items())),
     )
 
@@ -277,9 +277,11 @@ def _shown(families: Iterable[Metric]) -> list[tuple[str, ...]]:
 
 def api() -> str:
     """Every question with its parameters, from the OpenAPI document."""
-    told = document()
+    openapi = document()
     operations = [
-        (f"{method.upper()} {path}", one) for path, methods in told["paths"].items() for method, one in methods.items()
+        (f"{method.upper()} {path}", one)
+        for path, methods in openapi["paths"].items()
+        for method, one in methods.items()
     ]
     questions = [one for named, one in operations if named.startswith("GET ")]
     everywhere = set.intersection(*({_named(p) for p in one["parameters"]} for one in questions))
@@ -294,11 +296,11 @@ def api() -> str:
             f"a file, `{kind}`" if name.startswith("export_") or name == "backup" else f"[`{name}`](answers.md#{name})"
         )
         parts += [f"## {named}", one["summary"], f"Answers with {form}.", _parameters(own) if own else ""]
-    refusals = [(code(status), said["description"]) for status, said in first["responses"].items()]
+    refusals = [(code(status), response["description"]) for status, response in first["responses"].items()]
     return page(
         "HTTP API: questions",
         "src/pyrometer/serve/http/openapi.py",
-        "What programs read is `GET /api/v1/openapi.json` (OpenAPI 3.1); this page is the same for people. [The HTTP API](../api.md) says what else a server takes and gives, how answers are asked for again, page by page, and as they happen.",
+        "`GET /api/v1/openapi.json` (OpenAPI 3.1) has the same content in machine-readable form. [The HTTP API](../api.md) describes the other routes, conditional requests, pagination and streams.",
         "## Parameters of every question",
         _parameters(shared),
         "## Status codes",
@@ -314,7 +316,7 @@ def _named(parameter: dict[str, Any]) -> tuple[str, str]:
 def _parameters(parameters: Iterable[dict[str, Any]]) -> str:
     rows = []
     for one in parameters:
-        needed = " Needed." if one.get("required") else ""
+        needed = " Required." if one.get("required") else ""
         rows.append((code(one["name"]), _kind(one["schema"]), one["description"] + needed))
     return table(("parameter", "type", "meaning"), rows)
 
@@ -350,8 +352,8 @@ def answers() -> str:
     return page(
         "JSON answers",
         "src/pyrometer/serve/http/openapi.py",
-        "What a command prints with `-o json` and the [API](api.md) answers is the same JSON. These fields are always there; an answer may have more. Money is an integer `usd_micro` beside a rounded `usd`, null where nothing is priced; "
-        "times are ISO 8601 in the zone that was asked for, `…_ms` are milliseconds. `[]` is each of a list.",
+        "Commands print the same JSON with `-o json` as the [API](api.md) returns. These fields are always present; an answer may have more. Money is an integer `usd_micro` and a rounded `usd`, which are null without a price. "
+        "Times are ISO 8601 in the requested time zone, and `…_ms` are milliseconds. `[]` is each item of a list.",
         *parts,
     )
 
@@ -367,7 +369,7 @@ def _fields(schema: dict[str, Any], before: str = "") -> Iterator[tuple[str, str
 
 
 def causes() -> str:
-    """States and causes, in their orders, with what each detector says of itself."""
+    """States and causes, in order, with the description of each detector."""
     claimed: dict[str, list[str]] = {state.name: [] for state in STATES}
     for cause, states in CLAIMS.items():
         for state in states:
@@ -384,26 +386,26 @@ def causes() -> str:
     )
     parts = []
     for number, (cause, states) in enumerate(CLAIMS.items(), start=1):
-        said = plain(importlib.import_module(f"pyrometer.causes.{cause}").__doc__ or "")
-        told = (
-            " It is told at once, however little it has cost so far: it does not get better by itself."
+        description = plain(importlib.import_module(f"pyrometer.causes.{cause}").__doc__ or "")
+        immediate = (
+            " It is reported at once, at any cost so far, because it does not get better by itself."
             if cause in IMMEDIATE_CAUSES
             else ""
         )
         taken = ", ".join(f"`{state}` ({STATE[state].family})" for state in states)
         parts += [
             f"## {cause}",
-            re.sub(rf"^`{cause}`: (.)", lambda found: found[1].upper(), said),
-            f"Claims {taken}; number {number} in order.{told}",
+            re.sub(rf"^`{cause}`: (.)", lambda found: found[1].upper(), description),
+            f"Claims {taken}; number {number} in order.{immediate}",
         ]
     return page(
         "States and causes",
         "src/pyrometer/model/states.py and src/pyrometer/causes/",
-        "[Concepts](../concepts.md#states) says how time comes to a state, [Causes](../causes.md) what each cause can tell with which evidence, [Detection](../detection.md) how often that is right.",
+        "[Concepts](../concepts.md#states) explains how time gets its state, [Causes](../causes.md) what each cause finds with which evidence, and [Detection](../detection.md) how often it is right.",
         "## States",
-        f"Every millisecond of every GPU is in one of them. *Order* is that of filling where intervals overlap: the lower number has the millisecond. Evidence is {', '.join(EVIDENCE)}.",
+        f"Every millisecond of every GPU is in one of them. Where intervals overlap, the state with the lower *order* gets the millisecond. Evidence is {', '.join(EVIDENCE)}.",
         table(("state", "family", "meaning", "order", "claimed by"), rows),
-        "Causes claim in the order below. A millisecond that one has claimed is not there for the next.",
+        "Causes claim in the order below. A millisecond is claimed only once.",
         *parts,
     )
 

@@ -1,4 +1,4 @@
-"""What README.md and docs/ say in blocks of code: commands with what they print, settings, programs."""
+"""The code blocks of README.md and docs/: commands with their output, settings, programs."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _INLINE = re.compile(r"(?<!`)`(pyrometer [a-z][^`]*)`(?!`)")
 
 
 class Command(NamedTuple):
-    """A line that somebody would type, and what the page says that it prints."""
+    """A command line, and its output according to the page."""
 
     text: str
     printed: tuple[str, ...] = ()
 
 
 class Block(NamedTuple):
-    """A block of code, and where it stands."""
+    """A code block and its place."""
 
     page: str
     line: int
     language: str
-    title: str  # the file that it is
+    title: str  # the name of the file that it shows
     text: str
     printed: tuple[str, ...] = ()  # of `sh`: the block of text right below it
 
     @property
     def place(self) -> str:
-        """Where it stands, as editors take it."""
+        """Its place in the form that editors open."""
         return f"{self.page}:{self.line}"
 
     def commands(self) -> list[Command]:
-        """What would be typed: all of `sh`, what follows a dollar sign in `console`, the five fields in `cron`."""
+        """The command lines: all of `sh`, what follows a dollar sign in `console`, the five fields in `cron`."""
         lines = self.text.replace("\\\n", " ").splitlines()
         if self.language == "sh":
             typed = [Command(text) for line in lines if (text := _uncommented(line))]
@@ -86,7 +86,7 @@ def all_blocks() -> Iterator[Block]:
 
 
 def inline(page: Path) -> list[str]:
-    """Commands of Pyrometer that stand inside of sentences and tables."""
+    """Commands of Pyrometer inside of sentences and tables."""
     return [one.replace("\\|", "|") for one in _INLINE.findall(page.read_text(encoding="utf-8"))]
 
 

@@ -2,7 +2,7 @@
 
 torchrun … plant.py FAULT,rank=2,from=60,s=0.2 PROGRAM ARGUMENTS…
 
-`from` is the optimizer step from which on the fault is there, `rank` whose it is (none: everybody's), `s` how many
+`from` is the optimizer step at which the fault begins, `rank` the affected rank (default: all ranks), `s` a duration in
 seconds. When it begins, FOLDER/planted gets a line with the time; FOLDER is the program's first argument.
 """
 
@@ -24,8 +24,8 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 RANK = int(os.environ.get("RANK", "0"))
 LIFE = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-fault, *told = sys.argv[1].split(",")
-options = dict(one.split("=") for one in told)
+fault, *options_text = sys.argv[1].split(",")
+options = dict(one.split("=") for one in options_text)
 MINE = options.get("rank") in (None, str(RANK))
 FROM, TO = int(options.get("from", 0)), int(options.get("to", 2**62))
 NAP_S = float(options.get("s", 0))
@@ -85,7 +85,7 @@ def throw_away(original: Callable[..., Any], *args: Any) -> Any:
 
 
 def poison() -> None:
-    """All that is loaded from now on is no number."""
+    """All data that is loaded from now on is NaN."""
 
     def poisoned(original: Callable[..., Any], *args: Any) -> Any:
         x, y = original(*args)

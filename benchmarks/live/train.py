@@ -24,11 +24,11 @@ RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE",
 
 
 class Rows(Dataset):
-    """Points in classes that can be told apart."""
+    """Points in separable classes."""
 
     def __init__(self, count: int, width: int, seed: int) -> None:
         made = torch.Generator().manual_seed(seed)
-        self.centres = torch.randn(10, width, generator=made)
+        self.centers = torch.randn(10, width, generator=made)
         self.classes = torch.randint(10, (count,), generator=made)
         self.noise = torch.randn(256, width, generator=made)
 
@@ -37,7 +37,7 @@ class Rows(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         label = self.classes[index]
-        return self.centres[label] + 2 * self.noise[index % 256], label
+        return self.centers[label] + 2 * self.noise[index % 256], label
 
 
 class Net(nn.Module):
@@ -67,7 +67,7 @@ def wanted() -> argparse.Namespace:
 
 
 def batches(rows: Rows, size: int, done: int, args: argparse.Namespace):
-    """Batches for ever, those that were trained on before left out."""
+    """Endless batches, without those that were used before."""
     epoch = 0
     while True:
         sampler = DistributedSampler(rows, RANKS, RANK, seed=args.seed + done + epoch)

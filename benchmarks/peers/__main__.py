@@ -48,8 +48,8 @@ def load(server: Server, sender: Sender, hours: int) -> dict[str, float]:
     with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(SHARDS) as shards:
         following = ahead.submit(bodies, 0)
         for minute in range(hours * 60):
-            told, following = following.result(), ahead.submit(bodies, minute + 1)
-            list(shards.map(server.write, told))
+            bodies_of_minute, following = following.result(), ahead.submit(bodies, minute + 1)
+            list(shards.map(server.write, bodies_of_minute))
             if minute % 60 == 59 and isinstance(server, PromQL):
                 server.visible()
                 before_s = server.cpu_s()
@@ -75,7 +75,7 @@ def one_load(peer: type[Server], sender: Sender, folder: Path, hours: int) -> tu
 
 
 def _accounted(server: Pyrometer, sender: Sender, hours: int) -> dict[str, float]:
-    """What Kubernetes would have said is put beside the samples, and the ledger is built; then it serves again."""
+    """Adds the objects that Kubernetes would have reported, builds the ledger and restarts the server."""
     import resource
 
     from pyrometer.account.build.ledger import build
@@ -127,22 +127,22 @@ def measure(found: dict, hours: int, loads: int, asks: int, peers: list[type[Ser
                 server.stop()
                 shutil.rmtree(folder.parent)
         kinds = (False, True) if issubclass(peer, PromQL) else (False,)
-        asked = {"by rule" if by_rule else "anew": _asked(server, by_rule, asks) for by_rule in kinds}
-        answers += [one.pop("answer") for one in asked.values()]
+        measured = {"by rule" if by_rule else "anew": _measure_queries(server, by_rule, asks) for by_rule in kinds}
+        answers += [one.pop("answer") for one in measured.values()]
         server.stop()
         shutil.rmtree(folder.parent)
         columns = {name: spread([run[name] for run in runs]) for name in runs[0] if name != "samples"}
-        found[peer.name] = {"loads": loads, "load": columns, "asked": asked}
+        found[peer.name] = {"loads": loads, "load": columns, "asked": measured}
         yield _line(peer.name, gpus, found[peer.name])
     _held_alike(answers)
     found["workloads"] = len(answers[0])
     found["gpu_hours"] = sum(of.gpu_hours for of in answers[0].values())
 
 
-def _asked(server: Server, by_rule: bool, asks: int) -> dict:
+def _measure_queries(server: Server, by_rule: bool, asks: int) -> dict:
     server.question(FROM_MS, by_rule, 0)
     server.rests()
-    answers = [server.asked(lambda n=n: server.question(FROM_MS, by_rule, n)) for n in range(1, asks + 1)]
+    answers = [server.measure(lambda n=n: server.question(FROM_MS, by_rule, n)) for n in range(1, asks + 1)]
     return {
         "wall_s": spread([answer.wall_s for answer in answers]),
         "cpu_s": spread([answer.cpu_s for answer in answers]),
@@ -164,11 +164,11 @@ def _held_alike(answers: list[Answer]) -> None:
 
 
 def _line(name: str, gpus: int, one: dict) -> str:
-    load, asked = one["load"], one["asked"]["anew"]
+    load, anew = one["load"], one["asked"]["anew"]
     disk = load["bytes_per_gpu_day"]["middle"]
     text = (
         f"{gpus:>7,} {name:<16} {_of(load['cpu_s_per_million'], 1, 2):>22} {disk:>9,.0f} "
-        f"{_of(asked['wall_s'], 1000, 1):>24} {asked['cpu_s']['middle'] * 1000:>8,.0f} {asked['peak_mb']:>9,.0f}"
+        f"{_of(anew['wall_s'], 1000, 1):>24} {anew['cpu_s']['middle'] * 1000:>8,.0f} {anew['peak_mb']:>9,.0f}"
     )
     if "by rule" in one["asked"]:
         ruled = one["asked"]["by rule"]
@@ -191,14 +191,14 @@ def _versions() -> dict[str, str]:
     import duckdb
 
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-    told = {"python": platform.python_version(), "duckdb": duckdb.__version__, "machine": machine}
+    versions = {"python": platform.python_version(), "duckdb": duckdb.__version__, "machine": machine}
     dpkg = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Package} ${Version}\n", "prometheus", "victoria-metrics"],
         capture_output=True,
         text=True,
         check=False,
     )
-    return told | dict(line.split(" ", 1) for line in dpkg.stdout.splitlines())
+    return versions | dict(line.split(" ", 1) for line in dpkg.stdout.splitlines())
 
 
 def main() -> None:
@@ -244,8 +244,8 @@ def _ratios(size: dict, peers: list[type[Server]]) -> None:
     for peer in peers:
         if issubclass(peer, PromQL):
             theirs = _figures(size[peer.name])
-            told = ", ".join(f"{name} {theirs[name] / ours[name]:.2f}×" for name in ours)
-            print(f"{size['gpus']:>7,} {peer.name} against Pyrometer: {told}")
+            ratios = ", ".join(f"{name} {theirs[name] / ours[name]:.2f}×" for name in ours)
+            print(f"{size['gpus']:>7,} {peer.name} against Pyrometer: {ratios}")
 
 
 def _figures(one: dict) -> dict[str, float]:

@@ -33,14 +33,14 @@ SHARE_WHOLE = 2_520_000_000
 
 
 class Node(NamedTuple):
-    """A machine of eight GPUs, and the job that has it; None: nobody."""
+    """A machine of eight GPUs, and the job that it is assigned to; None if it is free."""
 
     name: str
     job: str | None
 
 
 def nodes_of(gpus: int) -> list[Node]:
-    """The cluster. Jobs are neighbours, as schedulers place them."""
+    """The cluster. Jobs are placed on adjacent nodes, like schedulers do."""
     chance = np.random.default_rng(1)
     held = chance.random(gpus // 8) >= 0.15
     size = chance.integers(1, 9, gpus // 8)

@@ -24,7 +24,7 @@ HEADERS = {
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
 ACTIVE = 'DCGM_FI_PROF_SM_ACTIVE{workload!=""}'
-# Two passes, the least that answers it: readings of every workload (one a minute: GPU-hours × 60), and their sum.
+# Two passes, the least that answers it: readings of every workload (one per minute: GPU-hours × 60), and their sum.
 COUNTED = f"sum by (workload) (count_over_time({ACTIVE}[%s]))"
 SUMMED = f"sum by (workload) (sum_over_time({ACTIVE}[%s]))"
 RULES = {"workload:readings:count1h": COUNTED % "1h", "workload:sm_active:sum1h": SUMMED % "1h"}
@@ -44,7 +44,7 @@ ZONES = (
 
 
 class Of(NamedTuple):
-    """What is said of one workload."""
+    """The amounts of one workload."""
 
     gpu_hours: float
     activity: float  # of a whole
@@ -53,7 +53,7 @@ class Of(NamedTuple):
 Answer = dict[str, Of]  # by workload
 
 
-class Asked(NamedTuple):
+class Measurement(NamedTuple):
     """An answer, and what it took of a server."""
 
     wall_s: float
@@ -83,7 +83,7 @@ class Server:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
             self.process = subprocess.Popen(self.command(port), stdout=log, stderr=log, cwd=HERE)
-        unpacked = {"Accept-Encoding": "identity"}  # of everybody: gzip would be measured as well
+        unpacked = {"Accept-Encoding": "identity"}  # for all peers: otherwise gzip would be measured, too
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=900, headers=unpacked)
         deadline = time.monotonic() + 120
         while not self._answers():
@@ -128,20 +128,20 @@ class Server:
             if self.cpu_s() - before_s < 0.1:
                 return
 
-    def asked(self, ask) -> Asked:
+    def measure(self, ask) -> Measurement:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")  # the peak begins anew
         began_cpu_s, began_s = self.cpu_s(), time.perf_counter()
         answer = ask()
         wall_s = time.perf_counter() - began_s
-        return Asked(wall_s, self.cpu_s() - began_cpu_s, self._peak_mb(), answer)
+        return Measurement(wall_s, self.cpu_s() - began_cpu_s, self._peak_mb(), answer)
 
 
 class PromQL(Server):
     """A server that is asked in PromQL."""
 
     def instant(self, query: str, time_ms: int) -> dict[str, float]:
-        asked = {"query": query, "time": f"{time_ms / 1000:.3f}", "nocache": "1", "timeout": "600s"}
-        answer = self.client.post("/api/v1/query", data=asked)
+        parameters = {"query": query, "time": f"{time_ms / 1000:.3f}", "nocache": "1", "timeout": "600s"}
+        answer = self.client.post("/api/v1/query", data=parameters)
         answer.raise_for_status()
         found = answer.json()["data"]["result"]
         return {series["metric"]["workload"]: float(series["value"][1]) for series in found}
@@ -155,7 +155,7 @@ class PromQL(Server):
         return {name: Of(count / 60, summed[name] / count) for name, count in counted.items()}
 
     def visible(self) -> None:
-        """What was sent can be asked for."""
+        """Waits until queries return what was sent."""
 
 
 class Prometheus(PromQL):
@@ -236,8 +236,8 @@ class Pyrometer(Server):
 
     def question(self, from_ms: int, recorded: bool, number: int) -> Answer:
         since, until = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in (from_ms, from_ms + DAY_MS))
-        asked = {"by": "workload", "since": since, "until": until, "tz": ZONES[number % len(ZONES)]}
-        answer = self.client.get("/api/v1/cost", params=asked)
+        parameters = {"by": "workload", "since": since, "until": until, "tz": ZONES[number % len(ZONES)]}
+        answer = self.client.get("/api/v1/cost", params=parameters)
         answer.raise_for_status()
         rows = [row for row in answer.json()["rows"] if row["workload"] is not None]
         return {row["workload"]["name"]: Of(row["gpu_ms"] / 3_600_000, row["activity"]) for row in rows}
