@@ -15,7 +15,7 @@ from dashboards import DASHBOARDS, prometheus_rule, text
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from grafana_panels import COLOURS, WIDTH
+from grafana_panels import COLORS, WIDTH
 
 from pyrometer.model.states import FAMILIES, STATES
 
@@ -123,8 +123,8 @@ def test_whatever_is_chosen_is_used_and_what_is_used_can_be_chosen(dashboard: Js
 
 
 def test_a_state_has_one_colour_everywhere_and_no_two_have_the_same() -> None:
-    assert set(COLOURS) >= {state.name for state in STATES} | set(FAMILIES)
-    assert len({COLOURS[state.name] for state in STATES}) == len(STATES)
+    assert set(COLORS) >= {state.name for state in STATES} | set(FAMILIES)
+    assert len({COLORS[state.name] for state in STATES}) == len(STATES)
     for make in DASHBOARDS.values():
         for panel in shown(make()):
             by_state = any(target["legendFormat"] == "{{state}}" for target in panel["targets"])
@@ -135,4 +135,4 @@ def test_a_state_has_one_colour_everywhere_and_no_two_have_the_same() -> None:
                 if one["id"] == "color"
             }
             assert bool(painted) == by_state, panel["title"]
-            assert painted.items() <= COLOURS.items()
+            assert painted.items() <= COLORS.items()
