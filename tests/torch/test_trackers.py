@@ -9,14 +9,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="make setup installs torch")
 import pyrometer  # noqa: E402
-from pyrometer.train.run import boot, identity, logged_metrics, tracker_links  # noqa: E402
-from pyrometer.train.steps.metrics import Metrics  # noqa: E402
+from pyrometer.train.run import boot, identity  # noqa: E402
 from tests.support.training_processes import environment, install_hooks, watch_rank  # noqa: E402
 
 heavy = pytest.mark.heavy
@@ -253,60 +251,6 @@ def test_mlflow_finds_the_installed_plugin_which_adds_no_tags_without_the_sdk(tm
             [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
         )
         assert logged.stdout.strip() == says
-
-
-def test_without_secrets_removes_user_password_and_query():
-    assert (
-        tracker_links.without_secrets("https://u:p@mlflow.example.com:5000/x?token=t")
-        == "https://mlflow.example.com:5000/x"
-    )
-    assert tracker_links.without_secrets("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
-    assert tracker_links.without_secrets("postgresql://u:p/a?s#s@db/x") == "postgresql://db/x"
-
-
-def test_nonfinite_loss_is_reported_by_a_rank_whose_curve_another_rank_logs():
-    events = []
-    metrics = Metrics(lambda: 0, lambda *what: events.append(what))
-    metrics.logged_by_another_rank(["train/loss"])
-    for step, loss in enumerate((1.0, math.nan, math.nan, 2.0)):
-        metrics.backward(torch.tensor(loss), None)
-        metrics.step_closed(step)
-    assert [(kind, step) for kind, step, _ in events] == [("nonfinite_loss", 1), ("finite_loss", 3)]
-    assert not metrics.waiting
-
-
-def test_ray_worker_survives_an_error_of_the_sdk():
-    class Module:
-        class ThreadRunner:
-            def run(self, target):
-                return target()
-
-    def fails(*_):
-        raise OSError("of ours")
-
-    hooks = SimpleNamespace(rank=SimpleNamespace(close=fails, failed=fails))
-    logged_metrics._ray_worker(Module, None, hooks)
-    assert Module.ThreadRunner().run(lambda: 7) == 7
-    with pytest.raises(KeyError, match="of theirs"):
-        Module.ThreadRunner().run(lambda: {}["of theirs"])
-
-
-def test_unknown_tracker_version_does_not_break_its_init(tmp_path):
-    class Module:
-        @staticmethod
-        def init() -> str:
-            return "a run without anything that a run has"
-
-    hooks = install_hooks()
-    tracker_links.wandb_runs(Module, hooks)
-    assert Module.init() == "a run without anything that a run has"
-
-
-def test_next_launch_is_the_name_that_identify_uses():
-    expected = identity.next_launch()
-    assert identity.next_launch() == expected
-    assert identity.identify()["launch"] == expected
-    assert identity.identify()["launch"] != expected  # who is a rank again is of another launch
 
 
 IMPORTED_FIRST = """

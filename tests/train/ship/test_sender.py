@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from pyrometer.train.ship import sender as sending
 from pyrometer.train.ship import target as targets
 from pyrometer.train.ship.sender import Sender
 from pyrometer.train.ship.spool import Spool
-from pyrometer.train.ship.target import FolderTarget, HttpTarget, PostOutcome, PostResult, TargetError, target_of
+from pyrometer.train.ship.target import FolderTarget, HttpTarget, PostOutcome, TargetError, target_of
 from tests.support.otlp_server import Collector, decoded, logs, plain, points, spans
 from tests.support.rank_processes import environment, python, rank
 
@@ -73,12 +71,6 @@ def received(taken: list[tuple[str, bytes]]) -> dict[tuple[str, int], list[int]]
     for resource, span in spans(once):
         found.setdefault(("span", resource["pyrometer.rank"]), []).append(span.start_time_unix_nano)
     return found
-
-
-def posted(target: HttpTarget) -> PostResult:
-    answer = target.post("1-1.logs.json.gz", b"x")
-    target.close()
-    return answer
 
 
 def started(spool: Spool, url: str, **options) -> Sender:
@@ -186,39 +178,6 @@ def test_silent_server_delays_only_its_own_requests(spool, monkeypatch):
     silent.close()
 
 
-def test_post_aborts_a_response_that_trickles(monkeypatch):
-    monkeypatch.setattr(targets, "POST_S", 0.2)
-    slow = socket.create_server(("127.0.0.1", 0))
-
-    def trickle() -> None:
-        connection, _ = slow.accept()
-        with connection:
-            connection.sendall(b"HTTP/1.1 2")
-            try:
-                while True:
-                    connection.sendall(b"x")
-                    time.sleep(0.02)
-            except OSError:
-                pass
-
-    threading.Thread(target=trickle, daemon=True).start()
-    target = HttpTarget(f"http://127.0.0.1:{slow.getsockname()[1]}")
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.05):
-            target.expire()
-
-    threading.Thread(target=watch, daemon=True).start()
-    begun = time.monotonic()
-    answer = target.post("1-1.logs.json.gz", b"x")
-    ended.set()
-    slow.close()
-    target.close()
-    assert answer.outcome is PostOutcome.RETRY
-    assert time.monotonic() - begun < 10
-
-
 def test_refused_body_is_set_aside_and_the_next_is_sent(spool, collector):
     collector.moods = ["400"]
     spool.put(who(0), messages(0, 1)[:1])
@@ -244,17 +203,6 @@ def test_partial_rejection_is_logged_and_not_retried(spool, collector):
     sender.close()
     assert len(collector.requests) == 1
     assert "1 records were rejected: too old" in (spool.folder / "sender.log").read_text()
-
-
-def test_post_returns_the_retry_after_of_the_server(collector):
-    collector.moods = ["429", "503"]
-    target = HttpTarget(collector.url)
-    assert target.post("1-1.logs.json.gz", b"x").retry_after_s == 0.01
-    assert target.post("1-1.logs.json.gz", b"x").retry_after_s == 0.0
-    target.close()
-    assert targets._retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert targets._retry_after_s("1e9") == targets.MAX_RETRY_AFTER_S
-    assert targets._retry_after_s("soon") == targets._retry_after_s("nan") == 0.0
 
 
 # -- how it asks ------------------------------------------------------------------------------------------------------
@@ -288,77 +236,6 @@ def test_token_is_not_written_to_disk_or_errors(spool, collector):
     with pytest.raises(TargetError) as raised:
         HttpTarget(collector.url, token="secret\n-3")
     assert "secret" not in str(raised.value)
-
-
-def test_http_target_reconnects_when_the_server_closes(collector):
-    target = HttpTarget(collector.url)
-    assert target.post("1-1.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
-    kept = target._connection.sock
-    assert target.post("1-2.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
-    assert target._connection.sock is kept
-    collector.moods = ["drop"]  # an idle connection that was closed looks like this
-    assert target.post("1-3.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
-    assert target._connection.sock is not kept
-    target.close()
-
-
-def test_proxy_is_used_except_for_local_addresses(collector, monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://user:word@127.0.0.1:1")
-    monkeypatch.setenv("no_proxy", "inside.example")
-    assert posted(HttpTarget(collector.url)).outcome is PostOutcome.ACCEPTED
-    assert HttpTarget("http://inside.example")._proxy is None
-    proxied = Collector()
-    monkeypatch.setenv("http_proxy", f"http://user:word@{proxied.url.removeprefix('http://')}")
-    assert posted(HttpTarget("http://else.example:4318/x")).outcome is PostOutcome.ACCEPTED
-    proxied.close()
-    ((path, headers),) = proxied.requests
-    assert path == "http://else.example:4318/x/v1/logs"
-    assert headers["Host"] == "else.example:4318"
-    assert headers["Proxy-Authorization"] == "Basic dXNlcjp3b3Jk"
-
-
-@pytest.mark.parametrize("url", ["", "nonsense", "ftp://x", "http://", "http://[::1", "https://:443", "file:relative"])
-def test_invalid_address_is_a_one_line_error(url):
-    with pytest.raises(TargetError, match="is not an address"):
-        target_of({"PYROMETER_ENDPOINT": url})
-
-
-def test_configured_certificate_authority_is_trusted(tmp_path, monkeypatch):
-    made = subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-            "-keyout",
-            tmp_path / "key",
-            "-out",
-            tmp_path / "cert",
-        ],
-        capture_output=True,
-        text=True,
-    )
-    if made.returncode:
-        pytest.skip(f"needs openssl: {made.stderr[-200:]}")
-    collector = Collector()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    collector._server.socket = context.wrap_socket(collector._server.socket, server_side=True)
-    url = collector.url.replace("http://127.0.0.1", "https://localhost")
-    answer = posted(HttpTarget(url))
-    assert answer.outcome is PostOutcome.RETRY
-    assert "certificate verify failed" in answer.text
-    trusting = target_of({"PYROMETER_ENDPOINT": url, "PYROMETER_CA_FILE": str(tmp_path / "cert")})
-    assert posted(trusting).outcome is PostOutcome.ACCEPTED
-    collector.close()
 
 
 # -- a data folder ----------------------------------------------------------------------------------------------------

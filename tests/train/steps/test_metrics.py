@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from types import SimpleNamespace
 
@@ -174,3 +175,14 @@ def test_infinities_of_both_signs_in_one_step_are_accepted():
     program.metrics.backward(SimpleNamespace(is_cpu=True, item=lambda: float("-inf")), None)
     assert program.log(1.0).covers == (0, 0)
     program.close()
+
+
+def test_nonfinite_loss_is_reported_by_a_rank_whose_curve_another_rank_logs():
+    events = []
+    metrics = Metrics(lambda: 0, lambda *what: events.append(what))
+    metrics.logged_by_another_rank(["train/loss"])
+    for step, loss in enumerate((1.0, math.nan, math.nan, 2.0)):
+        metrics.backward(SimpleNamespace(is_cpu=True, item=lambda loss=loss: loss), None)
+        metrics.step_closed(step)
+    assert [(kind, step) for kind, step, _ in events] == [("nonfinite_loss", 1), ("finite_loss", 3)]
+    assert not metrics.waiting

@@ -71,3 +71,10 @@ def test_wall_ns_converts_the_monotonic_clock_to_utc():
     ring = Ring.in_memory()
     ring.view[columns.WALL_NS], ring.view[columns.MONOTONIC_NS] = 1_000, 300
     assert ring.wall_ns(350) == 1_050
+
+
+def test_ring_create_allocates_the_whole_file(tmp_path):
+    ring = Ring.create(tmp_path / "1.ring")
+    found = ring.path.stat()
+    assert found.st_blocks * 512 >= found.st_size > 2_000_000
+    ring.close()
