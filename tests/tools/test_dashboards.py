@@ -59,7 +59,7 @@ def test_grafana_knows_it_by_its_uid(dashboard: Json) -> None:
 
 
 def unknown(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
-    """What is lost or changed on the way through Grafana's own types; what is null needs not be said."""
+    """What is lost or changed on the way through Grafana's own types; null values may be omitted."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name, value in ours.items():
             if value is not None:
@@ -114,15 +114,15 @@ def test_whatever_is_chosen_is_used_and_what_is_used_can_be_chosen(dashboard: Js
     variables = dashboard["templating"]["list"]
     assert variables[0]["type"] == "datasource"
     names = {variable["name"] for variable in variables}
-    asked = json.dumps([panel["targets"] for panel in shown(dashboard)])
-    used = set(re.findall(r"\$\{?(\w+)\}?", asked)) - {"__range"}
+    targets = json.dumps([panel["targets"] for panel in shown(dashboard)])
+    used = set(re.findall(r"\$\{?(\w+)\}?", targets)) - {"__range"}
     assert used == names
     for place, variable in enumerate(variables[1:], 1):
         known = {earlier["name"] for earlier in variables[:place]}
         assert set(re.findall(r"\$(\w+)", variable["query"]["query"])) <= known
 
 
-def test_a_state_has_one_colour_everywhere_and_no_two_have_the_same() -> None:
+def test_each_state_has_one_distinct_color() -> None:
     assert set(COLORS) >= {state.name for state in STATES} | set(FAMILIES)
     assert len({COLORS[state.name] for state in STATES}) == len(STATES)
     for make in DASHBOARDS.values():
