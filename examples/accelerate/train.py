@@ -1,5 +1,5 @@
 # pyrometer run --data runs -- torchrun --standalone --nproc-per-node 2 examples/accelerate/train.py
-"""A loop of Accelerate on two processes; `accelerate launch` does as well. Nothing in it knows of Pyrometer."""
+"""A loop of Accelerate on two processes; `accelerate launch` does as well. It does not use Pyrometer."""
 
 import torch
 from accelerate import Accelerator

@@ -1,5 +1,5 @@
 # pyrometer run --data runs -- torchrun --standalone --nproc-per-node 2 examples/ddp/train.py
-"""Plain PyTorch with DistributedDataParallel, on two processes. Nothing in it knows of Pyrometer."""
+"""Plain PyTorch with DistributedDataParallel, on two processes. It does not use Pyrometer."""
 
 from pathlib import Path
 

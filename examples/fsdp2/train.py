@@ -1,5 +1,5 @@
 # pyrometer run --data runs -- torchrun --standalone --nproc-per-node 2 examples/fsdp2/train.py
-"""PyTorch's FSDP2 (`fully_shard`) on two processes, with a sharded checkpoint. Nothing in it knows of Pyrometer."""
+"""PyTorch's FSDP2 (`fully_shard`) on two processes, with a sharded checkpoint. It does not use Pyrometer."""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,5 @@
 # pyrometer run --data runs -- torchrun --standalone --nproc-per-node 2 examples/huggingface/train.py
-"""The Hugging Face Trainer with a small GPT-2 on two processes. Nothing in it knows of Pyrometer."""
+"""The Hugging Face Trainer with a small GPT-2 on two processes. It does not use Pyrometer."""
 
 import torch
 from torch.utils.data import Dataset
@@ -9,7 +9,7 @@ ROWS, LENGTH, BATCH = 256, 32, 8
 
 
 class Counting(Dataset):
-    """Rows of numbers that follow one another: what comes next can be learnt."""
+    """Rows of numbers that follow one another: what comes next can be learned."""
 
     def __len__(self) -> int:
         return ROWS

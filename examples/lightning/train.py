@@ -1,5 +1,5 @@
 # pyrometer run --data runs -- python examples/lightning/train.py
-"""Lightning's Trainer with two processes, which it starts itself. Nothing in it knows of Pyrometer."""
+"""Lightning's Trainer with two processes, which it starts itself. It does not use Pyrometer."""
 
 import lightning
 import torch

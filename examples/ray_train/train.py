@@ -1,5 +1,5 @@
 # pyrometer run --data runs -- python examples/ray_train/train.py
-"""Ray Train with two workers. Nothing in it knows of Pyrometer: what Ray starts here inherits `pyrometer run`.
+"""Ray Train with two workers. It does not use Pyrometer: what Ray starts here inherits `pyrometer run`.
 
 On a cluster that is there already, one line does it: runtime_env={"env_vars": {"PYROMETER_ENDPOINT": "https://…"}}.
 """

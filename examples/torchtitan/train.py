@@ -1,5 +1,5 @@
 # pyrometer run --data runs -- torchrun --standalone --nproc-per-node 2 examples/torchtitan/train.py
-"""torchtitan's own Trainer (FSDP2, its metrics, its checkpoints) on two processes. Nothing in it knows of Pyrometer."""
+"""torchtitan's own Trainer (FSDP2, its metrics, its checkpoints) on two processes. It does not use Pyrometer."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ STEPS, BATCH, LENGTH = 12, 4, 32
 
 
 class Counting(Dataset):
-    """Rows of numbers that follow one another: what comes next can be learnt."""
+    """Rows of numbers that follow one another: what comes next can be learned."""
 
     def __len__(self) -> int:
         return 256

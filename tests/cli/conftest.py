@@ -18,7 +18,7 @@ from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 from pyrometer.store import Store
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """What a command said, and how it ended."""
 
     code: int
@@ -63,29 +63,29 @@ def _no_settings(monkeypatch):
 def pyrometer(capsys):
     """Runs a command in this process."""
 
-    def run(*arguments) -> Said:
+    def run(*arguments) -> CommandResult:
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
-        return Said(ended.value.code, *capsys.readouterr())
+        return CommandResult(ended.value.code, *capsys.readouterr())
 
     return run
 
 
 @pytest.fixture(scope="session")
-def _heard() -> dict[tuple[str, ...], Said]:
+def _cached_results() -> dict[tuple[str, ...], CommandResult]:
     return {}
 
 
 @pytest.fixture
-def told(pyrometer, _heard):
+def cached_pyrometer(pyrometer, _cached_results):
     """What a command says of a folder that nobody changes: asked once, however many tests look at the answer."""
 
-    def run(*arguments) -> Said:
+    def run(*arguments) -> CommandResult:
         words = tuple(str(argument) for argument in arguments)
-        if words not in _heard:
-            _heard[words] = pyrometer(*words)
-        return _heard[words]
+        if words not in _cached_results:
+            _cached_results[words] = pyrometer(*words)
+        return _cached_results[words]
 
     return run
 

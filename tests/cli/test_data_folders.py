@@ -54,10 +54,10 @@ def test_import_reads_philly(pyrometer, tmp_path):
     assert [(row["team"], row["gpu_hours"]) for row in answer["rows"]] == [("11cb48", 8.0)]
 
 
-def test_importing_twice_changes_no_answer(pyrometer, told, recorded, copy_of_recorded, h200):
+def test_importing_twice_changes_no_answer(pyrometer, cached_pyrometer, recorded, copy_of_recorded, h200):
     assert pyrometer("import", "recording", h200, "--out", copy_of_recorded).lines[0].startswith("4.5 GPU-minutes")
     again = pyrometer("why", "--data", copy_of_recorded, "--all", "-o", "json").json
-    assert again == told("why", "--data", recorded, "--all", "-o", "json").json
+    assert again == cached_pyrometer("why", "--data", recorded, "--all", "-o", "json").json
 
 
 def test_a_recording_brings_its_limits(recorded):
@@ -153,9 +153,9 @@ def test_check_counts_what_was_rejected(pyrometer, copy_of_recorded):
 def test_check_names_a_part_that_is_gone(pyrometer, copy_of_recorded, kind):
     path = part(copy_of_recorded, kind)
     path.unlink()
-    said = pyrometer("check", copy_of_recorded)
-    assert (said.code, said.err) == (1, "")
-    problem, verdict = said.out.splitlines()
+    result = pyrometer("check", copy_of_recorded)
+    assert (result.code, result.err) == (1, "")
+    problem, verdict = result.out.splitlines()
     assert str(path.relative_to(copy_of_recorded)) in problem
     assert "missing" in problem
     assert verdict.endswith("not all is well.")
@@ -166,9 +166,9 @@ def test_check_names_a_part_that_is_gone(pyrometer, copy_of_recorded, kind):
 def test_check_names_a_part_that_was_cut(pyrometer, copy_of_recorded, kind, keep):
     path = part(copy_of_recorded, kind)
     path.write_bytes(path.read_bytes()[:keep])
-    said = pyrometer("check", copy_of_recorded)
-    assert (said.code, said.err) == (1, "")
-    problem, verdict = said.out.splitlines()
+    result = pyrometer("check", copy_of_recorded)
+    assert (result.code, result.err) == (1, "")
+    problem, verdict = result.out.splitlines()
     assert str(path.relative_to(copy_of_recorded)) in problem
     assert "cannot be read" in problem
     assert verdict.endswith("not all is well.")
@@ -177,9 +177,9 @@ def test_check_names_a_part_that_was_cut(pyrometer, copy_of_recorded, kind, keep
 def test_check_names_a_part_with_other_rows(pyrometer, copy_of_recorded):
     path = part(copy_of_recorded, "gpu_sample")
     pq.write_table(pq.read_table(path).slice(1), path)
-    said = pyrometer("check", copy_of_recorded)
-    assert said.code == 1
-    assert str(path.relative_to(copy_of_recorded)) in said.out
+    result = pyrometer("check", copy_of_recorded)
+    assert result.code == 1
+    assert str(path.relative_to(copy_of_recorded)) in result.out
 
 
 def row_of_a_full_minute(rows):
@@ -227,19 +227,19 @@ def test_check_finds_a_ledger_that_was_tampered_with(pyrometer, autumn, tmp_path
     assert pyrometer("check", folder).code == 0
     path = max((folder / "parts" / "ledger_row").rglob("*.parquet"), key=lambda one: one.stat().st_size)
     tamper(path, change)
-    said = pyrometer("check", folder)
-    assert (said.code, said.err) == (1, "")
-    assert law in said.out
-    assert said.out.endswith("not all is well.\n")
+    result = pyrometer("check", folder)
+    assert (result.code, result.err) == (1, "")
+    assert law in result.out
+    assert result.out.endswith("not all is well.\n")
 
 
 @pytest.mark.parametrize("change", [shorter, longer])
 def test_check_finds_it_in_a_folder_without_nodes_too(pyrometer, copy_of_recorded, change):
     """A recording's slot lives for a known time: its ledger must have just that."""
     tamper(part(copy_of_recorded, "ledger_row"), change)
-    said = pyrometer("check", copy_of_recorded)
-    assert (said.code, said.err) == (1, "")
-    assert "ms" in said.out
+    result = pyrometer("check", copy_of_recorded)
+    assert (result.code, result.err) == (1, "")
+    assert "ms" in result.out
 
 
 def test_check_builds_what_is_not_built_yet(pyrometer, tmp_path, autumn):

@@ -28,8 +28,8 @@ def folders(tmp_path_factory):
 @pytest.fixture
 def lake(folders, pyrometer, tmp_path):
     for name, folder in folders.items():
-        (said,) = pyrometer("export", "lake", "--data", folder, "--cluster", name, "--out", tmp_path / "lake").lines
-        assert said.endswith(f": {name} in {tmp_path / 'lake'}")
+        (printed,) = pyrometer("export", "lake", "--data", folder, "--cluster", name, "--out", tmp_path / "lake").lines
+        assert printed.endswith(f": {name} in {tmp_path / 'lake'}")
     return tmp_path / "lake"
 
 

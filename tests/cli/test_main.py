@@ -19,10 +19,10 @@ READ_COMMANDS = {"why": (), "cost": (), "runs": (), "show": ("recording-a",)}
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])
 def test_help_lists_every_command(pyrometer, arguments):
-    said = pyrometer(*arguments)
-    assert (said.code, said.err) == (0, "")
+    result = pyrometer(*arguments)
+    assert (result.code, result.err) == (0, "")
     for name, listed in COMMANDS.items():
-        assert any(line.split()[:1] == [name] and line.endswith(listed.help) for line in said.out.splitlines())
+        assert any(line.split()[:1] == [name] and line.endswith(listed.help) for line in result.out.splitlines())
 
 
 def test_help_fits_a_terminal(pyrometer):
@@ -36,15 +36,17 @@ def test_version(pyrometer, argument):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(pyrometer, name):
-    said = pyrometer(name, "--help")
-    assert said.lines[0].startswith(f"Usage: pyrometer {name}")
-    assert len(said.out) > 150
-    assert max(map(len, said.lines)) <= 80
+    result = pyrometer(name, "--help")
+    assert result.lines[0].startswith(f"Usage: pyrometer {name}")
+    assert len(result.out) > 150
+    assert max(map(len, result.lines)) <= 80
 
 
 def test_as_a_module_it_is_the_same_program():
-    said = subprocess.run([sys.executable, "-m", "pyrometer", "--version"], capture_output=True, text=True, check=True)
-    assert said.stdout == f"pyrometer {__version__}\n"
+    result = subprocess.run(
+        [sys.executable, "-m", "pyrometer", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == f"pyrometer {__version__}\n"
 
 
 # -- usage errors -----------------------------------------------------------------------------------------------------
@@ -126,8 +128,8 @@ def test_nothing_to_account_for_is_said(pyrometer, nothing, name):
 
 
 def test_an_empty_folder_checks_out(pyrometer, nothing):
-    said = pyrometer("check", nothing)
-    assert (said.code, said.err) == (0, "")
+    result = pyrometer("check", nothing)
+    assert (result.code, result.err) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -185,5 +187,5 @@ def test_a_pipe_that_closes_early_is_no_error(recorded):
     if shutil.which("head") is None:
         pytest.skip("needs head")
     command = f"'{sys.executable}' -m pyrometer show recording-a --data '{recorded}' -o json | head -c 10"
-    said = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
-    assert (said.returncode, said.stderr) == (0, "")
+    result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -20,14 +20,16 @@ def asking(recorded):
     return sdk.connect(recorded)
 
 
-def test_notebook_cost_equals_the_command(asking, told, recorded):
-    said = told("cost", "--data", recorded, "--by", "state,workload", "--all", "--price", "2.50", "-o", "json").json
+def test_notebook_cost_equals_the_command(asking, cached_pyrometer, recorded):
+    printed = cached_pyrometer(
+        "cost", "--data", recorded, "--by", "state,workload", "--all", "--price", "2.50", "-o", "json"
+    ).json
     answer = asking.cost(by=["state", "workload"], all=True, price=2.5)
-    assert answer["total"] == said["total"]
+    assert answer["total"] == printed["total"]
     table = answer.arrow()
     assert table["usd_micro"].type == pa.int64()
-    assert sum(table["usd_micro"].to_pylist()) == said["total"]["usd_micro"]
-    assert table["workload_name"].to_pylist() == [(row["workload"] or {}).get("name") for row in said["rows"]]
+    assert sum(table["usd_micro"].to_pylist()) == printed["total"]["usd_micro"]
+    assert table["workload_name"].to_pylist() == [(row["workload"] or {}).get("name") for row in printed["rows"]]
 
 
 def test_findings_have_times_culprits_and_dollars(asking):

@@ -38,13 +38,13 @@ def test_a_variable_beats_the_file_beats_the_folder(written):
 
 
 def test_every_setting_has_its_variable(written):
-    told = {
+    value_of_type = {
         int: ("7", 7),
         float: ("1.25", 1.25),
         str: ("Asia/Tokyo", "Asia/Tokyo"),
         tuple: ("queue, namespace", ("queue", "namespace")),
     }
-    values = {name: told[type(default)] for name, default in Settings._field_defaults.items()}
+    values = {name: value_of_type[type(default)] for name, default in Settings._field_defaults.items()}
     values |= {name: (words[-1], words[-1]) for name, words in CHOICES.items()}
     settings = read_settings(*written(**{f"PYROMETER_{name.upper()}": text for name, (text, _) in values.items()}))
     assert settings._asdict() == {name: value for name, (_, value) in values.items()}
@@ -101,10 +101,10 @@ def test_a_bad_setting_names_its_file(written, text, named, place):
     given, folder = written(text) if place == "folder" else written(None, text)
     with pytest.raises(SettingError) as caught:
         read_settings(given, folder)
-    said = str(caught.value)
-    assert str(folder / (FOLDER_FILE if place == "folder" else "mine.yaml")) in said
-    assert named in said
-    assert "\n" not in said
+    error = str(caught.value)
+    assert str(folder / (FOLDER_FILE if place == "folder" else "mine.yaml")) in error
+    assert named in error
+    assert "\n" not in error
 
 
 @pytest.mark.parametrize("text", ["idle_gap_ms: -1", "idle_gap_ms: 1.5", "idle_gap_ms: true", "timezone:"])
@@ -174,9 +174,9 @@ def test_a_bad_setting_fails_a_command_in_one_sentence(pyrometer, copy_of_record
 
 def test_a_zone_of_the_settings_that_is_none_is_named(pyrometer, recorded, monkeypatch):
     monkeypatch.setenv("PYROMETER_TIMEZONE", "Mars/Olympus")
-    said = pyrometer("why", "--data", recorded)
-    assert "'Mars/Olympus'" in said.failed(said.code)
-    assert said.code in (1, 2)
+    result = pyrometer("why", "--data", recorded)
+    assert "'Mars/Olympus'" in result.failed(result.code)
+    assert result.code in (1, 2)
 
 
 def test_limits_of_the_settings_decide_what_is_told(pyrometer, copy_of_recorded, monkeypatch):

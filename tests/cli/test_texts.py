@@ -23,18 +23,18 @@ WIDTH = 80
 
 
 @pytest.mark.parametrize("folder", ["recorded", "recorded_without_steps", "autumn", "unpriced"])
-def test_why_fits_a_terminal(told, request, folder):
-    lines = told("why", "--data", request.getfixturevalue(folder), "--all").lines
+def test_why_fits_a_terminal(cached_pyrometer, request, folder):
+    lines = cached_pyrometer("why", "--data", request.getfixturevalue(folder), "--all").lines
     assert [line for line in lines if len(line) > WIDTH] == []
 
 
-def test_why_fits_a_terminal_in_any_zone(told, autumn):
-    first = told("why", "--data", autumn, "--all", "--tz", "America/Argentina/ComodRivadavia").lines[0]
+def test_why_fits_a_terminal_in_any_zone(cached_pyrometer, autumn):
+    first = cached_pyrometer("why", "--data", autumn, "--all", "--tz", "America/Argentina/ComodRivadavia").lines[0]
     assert len(first) <= WIDTH
 
 
-def test_why_says_who_since_when_how_much_and_what_to_do(told, recorded):
-    text = told("why", "--data", recorded, "--all").out
+def test_why_says_who_since_when_how_much_and_what_to_do(cached_pyrometer, recorded):
+    text = cached_pyrometer("why", "--data", recorded, "--all").out
     paragraphs = re.split(r"\n(?= +\$\d)", text)
     hangs = [" ".join(one.split()) for one in paragraphs if " hung for " in one]
     assert len(hangs) == 2
@@ -47,36 +47,36 @@ def test_why_says_who_since_when_how_much_and_what_to_do(told, recorded):
         assert "→ Set a timeout that ends such hangs within minutes" in hang  # what to do
 
 
-def test_why_begins_with_the_time_and_the_sum(told, recorded):
-    first, second = told("why", "--data", recorded, "--all").lines[:2]
+def test_why_begins_with_the_time_and_the_sum(cached_pyrometer, recorded):
+    first, second = cached_pyrometer("why", "--data", recorded, "--all").lines[:2]
     assert first == "Nov 15, 2026, 06:15 – 06:20 UTC (5 min), recorded"
     assert re.fullmatch(r"\$0\.59 for 4\.5 GPU-minutes, \$0\.\d\d wasted \(\d\d%\)", second)
 
 
-def test_why_says_that_prices_are_assumed_or_missing(told, recorded, unpriced):
-    assert "Prices are assumed: public list prices" in told("why", "--data", recorded, "--all").out
-    text = told("why", "--data", unpriced, "--all").out
+def test_why_says_that_prices_are_assumed_or_missing(cached_pyrometer, recorded, unpriced):
+    assert "Prices are assumed: public list prices" in cached_pyrometer("why", "--data", recorded, "--all").out
+    text = cached_pyrometer("why", "--data", unpriced, "--all").out
     assert "No price is known for 30.0 GPU-hours" in text
     assert "assumed" not in text
     assert "$" not in text
-    text = told("why", "--data", unpriced, "--all", "--price", "2").out
+    text = cached_pyrometer("why", "--data", unpriced, "--all", "--price", "2").out
     assert "$60 for 30.0 GPU-hours" in text
     assert "No price" not in text
 
 
-def test_why_says_which_evidence_it_had(told, recorded, recorded_without_steps):
-    assert re.search(r"SDK\s+9\d%", told("why", "--data", recorded, "--all").out)
-    assert re.search(r"SDK\s+0%", told("why", "--data", recorded_without_steps, "--all").out)
+def test_why_says_which_evidence_it_had(cached_pyrometer, recorded, recorded_without_steps):
+    assert re.search(r"SDK\s+9\d%", cached_pyrometer("why", "--data", recorded, "--all").out)
+    assert re.search(r"SDK\s+0%", cached_pyrometer("why", "--data", recorded_without_steps, "--all").out)
 
 
-def test_nothing_that_burned_is_said_too(told, unpriced):
-    text = told("why", "--data", unpriced, "--last", "5m").out
+def test_nothing_that_burned_is_said_too(cached_pyrometer, unpriced):
+    text = cached_pyrometer("why", "--data", unpriced, "--last", "5m").out
     assert "No waste with an identifiable cause" in text
 
 
-def test_no_colours_in_a_pipe_or_a_file(told, pyrometer, recorded, tmp_path):
+def test_no_colours_in_a_pipe_or_a_file(cached_pyrometer, pyrometer, recorded, tmp_path):
     for name, *arguments in (("why",), ("cost",), ("runs",), ("show", "recording-a")):
-        assert "\x1b" not in told(name, *arguments, "--data", recorded, "--all").out
+        assert "\x1b" not in cached_pyrometer(name, *arguments, "--data", recorded, "--all").out
     pyrometer("why", "--data", recorded, "--all", "--file", tmp_path / "why.txt")
     assert "\x1b" not in (tmp_path / "why.txt").read_text()
 
@@ -85,16 +85,16 @@ def test_no_colours_in_a_pipe_or_a_file(told, pyrometer, recorded, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["table", "json", "html"])
-def test_a_file_holds_what_would_have_been_printed(told, pyrometer, recorded, tmp_path, form):
-    printed = told("why", "--data", recorded, "--all", "-o", form)
+def test_a_file_holds_what_would_have_been_printed(cached_pyrometer, pyrometer, recorded, tmp_path, form):
+    printed = cached_pyrometer("why", "--data", recorded, "--all", "-o", form)
     path = tmp_path / "answer"
     path.write_text("what was there before" * 100_000)
-    said = pyrometer("why", "--data", recorded, "--all", "-o", form, "--file", path)
-    assert (said.code, said.out, said.err) == (0, "", "")
+    result = pyrometer("why", "--data", recorded, "--all", "-o", form, "--file", path)
+    assert (result.code, result.out, result.err) == (0, "", "")
     assert path.read_text(encoding="utf-8") == printed.out
 
 
-def test_the_page_stands_alone(told, pyrometer, recorded, tmp_path):
+def test_the_page_stands_alone(cached_pyrometer, pyrometer, recorded, tmp_path):
     path = tmp_path / "why.html"
     pyrometer("why", "--data", recorded, "--all", "-o", "html", "--file", path)
     page = path.read_text(encoding="utf-8")
@@ -104,7 +104,7 @@ def test_the_page_stands_alone(told, pyrometer, recorded, tmp_path):
     assert re.search(r"""(?:src|href)=["']?https?:""", page) is None  # nothing is fetched
 
 
-def test_a_file_that_cannot_be_written_is_named(told, pyrometer, recorded, tmp_path):
+def test_a_file_that_cannot_be_written_is_named(cached_pyrometer, pyrometer, recorded, tmp_path):
     for path in (tmp_path / "missing" / "why.html", tmp_path):
         assert str(path) in pyrometer("why", "--data", recorded, "--all", "-o", "html", "--file", path).failed(1)
 
@@ -129,18 +129,18 @@ def test_an_empty_table_has_its_headings(capsys):
     assert capsys.readouterr().out == "name  figure\n"
 
 
-def test_cost_prints_its_rows_and_their_total(told, autumn):
-    said = told("cost", "--data", autumn, "--all", "--by", "team")
-    heading, *rows, _, total = said.out.splitlines()
+def test_cost_prints_its_rows_and_their_total(cached_pyrometer, autumn):
+    result = cached_pyrometer("cost", "--data", autumn, "--all", "--by", "team")
+    heading, *rows, _, total = result.out.splitlines()
     assert heading.split() == ["team", "GPU-hours", "cost"]
     assert [row.split()[0] for row in rows] == ["platform", "nlp", "vision"]
     assert total.split() == ["total", "90.0", "$413"]
     assert rows[2].split()[2] == "–"  # no price is known
-    assert said.err == "30.0 GPU-hours have no price. Set one per GPU-hour with --price.\n"
+    assert result.err == "30.0 GPU-hours have no price. Set one per GPU-hour with --price.\n"
 
 
-def test_cost_by_two_things_has_two_columns(told, recorded):
-    heading, *rows, _, total = told("cost", "--data", recorded, "--all", "--by", "team,state").lines
+def test_cost_by_two_things_has_two_columns(cached_pyrometer, recorded):
+    heading, *rows, _, total = cached_pyrometer("cost", "--data", recorded, "--all", "--by", "team,state").lines
     assert heading.split() == ["team", "state", "GPU-hours", "cost", "kWh"]
     assert {row.split()[0] for row in rows} == {"recording", "platform"}
     assert total.split()[-2] == "$0.59"
@@ -156,26 +156,26 @@ def test_cost_by_two_things_has_two_columns(told, recorded):
         (",", "no"),
     ],
 )
-def test_a_grouping_that_is_none_is_a_usage_error(told, recorded, by, named):
-    assert named in told("cost", "--data", recorded, "--by", by).failed(2)
+def test_a_grouping_that_is_none_is_a_usage_error(cached_pyrometer, recorded, by, named):
+    assert named in cached_pyrometer("cost", "--data", recorded, "--by", by).failed(2)
 
 
-def test_runs_prints_a_row_a_run(told, recorded):
-    heading, row = told("runs", "--data", recorded).lines
+def test_runs_prints_a_row_a_run(cached_pyrometer, recorded):
+    heading, row = cached_pyrometer("runs", "--data", recorded).lines
     assert heading.split()[0] == "run"
     assert row.split()[:3] == ["recording-a", "a", "recording"]
     assert "2,273" in row
     assert "$0.57" in row
 
 
-def test_without_runs_the_way_to_what_held_gpus_is_told(told, recorded_without_steps):
-    said = told("runs", "--data", recorded_without_steps)
-    assert (said.code, said.err) == (0, "")
-    assert "pyrometer cost --by workload" in said.out
+def test_without_runs_the_way_to_what_held_gpus_is_told(cached_pyrometer, recorded_without_steps):
+    result = cached_pyrometer("runs", "--data", recorded_without_steps)
+    assert (result.code, result.err) == (0, "")
+    assert "pyrometer cost --by workload" in result.out
 
 
-def test_show_prints_what_happened(told, recorded):
-    text = told("show", "recording-a", "--data", recorded).out
+def test_show_prints_what_happened(cached_pyrometer, recorded):
+    text = cached_pyrometer("show", "recording-a", "--data", recorded).out
     for words in (
         "recording-a",
         "$0.57",
@@ -260,8 +260,8 @@ def waited(monkeypatch, *, is_terminal, quiet_s, until=lambda text: True):
 
 
 def test_slow_work_without_a_measure_shows_that_it_lives(monkeypatch):
-    said = "Looking for causes"
-    assert said in waited(monkeypatch, is_terminal=True, quiet_s=0, until=lambda text: said in text)
+    printed = "Looking for causes"
+    assert printed in waited(monkeypatch, is_terminal=True, quiet_s=0, until=lambda text: printed in text)
 
 
 def test_short_work_without_a_measure_shows_nothing(monkeypatch):
@@ -269,7 +269,7 @@ def test_short_work_without_a_measure_shows_nothing(monkeypatch):
     assert waited(monkeypatch, is_terminal=False, quiet_s=0) == ""
 
 
-IMPATIENT = "import sys; from pyrometer.cli import main, progress; progress.QUIET_S = -1; main(sys.argv[1:])"
+IMPATIENT = "import sys; from pyrometer.cli import main, progress_bar; progress_bar.QUIET_S = -1; main(sys.argv[1:])"
 
 
 @pytest.mark.heavy
@@ -300,5 +300,5 @@ def test_a_slow_build_draws_a_bar_under_a_pseudo_terminal(h200, tmp_path):
 @pytest.mark.heavy
 def test_without_a_terminal_a_slow_build_draws_nothing(h200, tmp_path):
     command = [sys.executable, "-c", IMPATIENT, "import", "recording", str(h200), "--out", str(tmp_path / "data")]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert said.stderr == ""
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stderr == ""

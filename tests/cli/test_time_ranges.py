@@ -32,10 +32,10 @@ def test_last_is_so_long_and_ends_with_the_newest_minute(number, unit):
         with pytest.raises(TimeRangeError):
             window(last=f"{number}{unit}")
         return
-    asked = window(last=f"{number}{unit}")
-    assert asked.to_ms == COVERED.end_ms
-    assert 0 <= asked.to_ms - asked.from_ms - length < 60_000  # seconds make whole minutes, rounded up
-    assert asked.from_ms % 60_000 == 0
+    time_range = window(last=f"{number}{unit}")
+    assert time_range.to_ms == COVERED.end_ms
+    assert 0 <= time_range.to_ms - time_range.from_ms - length < 60_000  # seconds make whole minutes, rounded up
+    assert time_range.from_ms % 60_000 == 0
 
 
 @given(st.integers(1971, 2100), st.integers(1, 12), st.sampled_from(ZONES))
@@ -49,96 +49,104 @@ def test_months_follow_each_other_without_a_gap(year, month, zone):
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)), st.sampled_from(ZONES))
 def test_since_is_the_minute_that_was_written_in_that_zone(moment, zone):
-    asked = window(since=moment.isoformat(), zone=zone)
+    time_range = window(since=moment.isoformat(), zone=zone)
     there = moment.replace(tzinfo=ZoneInfo(zone))
-    assert 0 <= there.timestamp() * 1000 - asked.from_ms < 61_000
-    assert asked.from_ms % 60_000 == 0
-    assert asked.to_ms >= asked.from_ms
+    assert 0 <= there.timestamp() * 1000 - time_range.from_ms < 61_000
+    assert time_range.from_ms % 60_000 == 0
+    assert time_range.to_ms >= time_range.from_ms
 
 
 # -- examples ---------------------------------------------------------------------------------------------------------
 
 
 def test_until_without_since_is_the_default_length_before_it():
-    asked = window(until="2023-11-15")
-    assert asked.to_ms - asked.from_ms == 12 * 3_600_000
-    asked = window(until="2023-11-15", default_last=None)
-    assert asked.from_ms == COVERED.from_ms
+    time_range = window(until="2023-11-15")
+    assert time_range.to_ms - time_range.from_ms == 12 * 3_600_000
+    time_range = window(until="2023-11-15", default_last=None)
+    assert time_range.from_ms == COVERED.from_ms
 
 
 def test_last_until_a_time_ends_there():
-    asked = window(last="2h", until="2023-11-15T12:00")
-    assert asked.to_ms == 1_700_049_600_000
-    assert asked.to_ms - asked.from_ms == 7_200_000
+    time_range = window(last="2h", until="2023-11-15T12:00")
+    assert time_range.to_ms == 1_700_049_600_000
+    assert time_range.to_ms - time_range.from_ms == 7_200_000
 
 
 def test_a_time_with_its_own_offset_keeps_it():
     assert window(since="2023-11-15T12:00:00+05:00", zone="Europe/Berlin").from_ms == 1_700_031_600_000
 
 
-def test_last_is_up_to_the_newest_accounted_minute_not_up_to_now(told, autumn):
+def test_last_is_up_to_the_newest_accounted_minute_not_up_to_now(cached_pyrometer, autumn):
     for name in ("why", "cost"):
-        assert told(name, "--data", autumn, "--last", "90m", "-o", "json").json["window"] == {
+        assert cached_pyrometer(name, "--data", autumn, "--last", "90m", "-o", "json").json["window"] == {
             "from": "2025-10-27T02:30:00Z",
             "to": NEWEST,
         }
 
 
-def test_why_and_cost_look_at_twelve_hours_unless_told(told, autumn):
+def test_why_and_cost_look_at_twelve_hours_unless_told(cached_pyrometer, autumn):
     for name in ("why", "cost"):
-        assert told(name, "--data", autumn, "-o", "json").json["window"] == {
+        assert cached_pyrometer(name, "--data", autumn, "-o", "json").json["window"] == {
             "from": "2025-10-26T16:00:00Z",
             "to": NEWEST,
         }
 
 
-def test_runs_and_show_look_at_everything_unless_told(told, recorded):
-    rows = told("runs", "--data", recorded, "-o", "json").json["rows"]
-    assert rows == told("runs", "--data", recorded, "--all", "-o", "json").json["rows"]
-    assert told("runs", "--data", recorded, "--until", "2026-11-15 06:00", "-o", "json").json == {"rows": []}
-    assert told("show", "recording-a", "--data", recorded, "--month", "2026-10").failed(1)
+def test_runs_and_show_look_at_everything_unless_told(cached_pyrometer, recorded):
+    rows = cached_pyrometer("runs", "--data", recorded, "-o", "json").json["rows"]
+    assert rows == cached_pyrometer("runs", "--data", recorded, "--all", "-o", "json").json["rows"]
+    assert cached_pyrometer("runs", "--data", recorded, "--until", "2026-11-15 06:00", "-o", "json").json == {
+        "rows": []
+    }
+    assert cached_pyrometer("show", "recording-a", "--data", recorded, "--month", "2026-10").failed(1)
 
 
-def test_all_is_from_the_first_minute_to_the_newest(told, autumn):
-    answer = told("cost", "--data", autumn, "--all", "-o", "json").json
+def test_all_is_from_the_first_minute_to_the_newest(cached_pyrometer, autumn):
+    answer = cached_pyrometer("cost", "--data", autumn, "--all", "-o", "json").json
     assert answer["window"] == {"from": FIRST, "to": NEWEST}
     assert answer["total"]["gpu_ms"] == 3 * 30 * 3_600_000
 
 
-def test_since_and_until_cut_exactly(told, autumn):
-    day = told("cost", "--data", autumn, "--since", "2025-10-26", "--until", "2025-10-27", "-o", "json").json
+def test_since_and_until_cut_exactly(cached_pyrometer, autumn):
+    day = cached_pyrometer(
+        "cost", "--data", autumn, "--since", "2025-10-26", "--until", "2025-10-27", "-o", "json"
+    ).json
     assert day["window"] == {"from": "2025-10-26T00:00:00Z", "to": "2025-10-27T00:00:00Z"}
     assert day["total"]["gpu_ms"] == 3 * 24 * 3_600_000
-    minute = told(
+    minute = cached_pyrometer(
         "cost", "--data", autumn, "--since", "2025-10-26 01:00", "--until", "2025-10-26 01:01", "-o", "json"
     ).json
     assert minute["total"]["gpu_ms"] == 3 * 60_000
 
 
-def test_pieces_add_up_to_the_whole(told, autumn):
+def test_pieces_add_up_to_the_whole(cached_pyrometer, autumn):
     def total(*arguments):
-        return told("cost", "--data", autumn, *arguments, "-o", "json").json["total"]["gpu_ms"]
+        return cached_pyrometer("cost", "--data", autumn, *arguments, "-o", "json").json["total"]["gpu_ms"]
 
     cut = "2025-10-26 07:31"
     assert total("--until", cut, "--since", "2025-10-25") + total("--since", cut) == total("--all")
 
 
-def test_a_time_without_data_is_an_answer(told, autumn):
-    answer = told("cost", "--data", autumn, "--month", "2024-01", "-o", "json").json
+def test_a_time_without_data_is_an_answer(cached_pyrometer, autumn):
+    answer = cached_pyrometer("cost", "--data", autumn, "--month", "2024-01", "-o", "json").json
     assert answer["rows"] == []
     assert answer["total"]["gpu_ms"] == 0
     for name in ("why", "cost", "runs"):
-        assert told(name, "--data", autumn, "--month", "2024-01").code == 0
+        assert cached_pyrometer(name, "--data", autumn, "--month", "2024-01").code == 0
 
 
-def test_a_month_is_one_of_the_zone(told, autumn):
-    answer = told("cost", "--data", autumn, "--month", "2025-10", "--tz", "Europe/Berlin", "-o", "json").json
+def test_a_month_is_one_of_the_zone(cached_pyrometer, autumn):
+    answer = cached_pyrometer(
+        "cost", "--data", autumn, "--month", "2025-10", "--tz", "Europe/Berlin", "-o", "json"
+    ).json
     assert answer["window"] == {"from": "2025-10-01T00:00:00+02:00", "to": "2025-11-01T00:00:00+01:00"}
     assert answer["total"]["gpu_ms"] == 3 * 30 * 3_600_000
 
 
-def test_the_day_on_which_the_clock_goes_back_has_25_hours(told, autumn):
-    answer = told("cost", "--data", autumn, "--all", "--by", "day", "--tz", "Europe/Berlin", "-o", "json").json
+def test_the_day_on_which_the_clock_goes_back_has_25_hours(cached_pyrometer, autumn):
+    answer = cached_pyrometer(
+        "cost", "--data", autumn, "--all", "--by", "day", "--tz", "Europe/Berlin", "-o", "json"
+    ).json
     assert [(row["day"], row["gpu_ms"] // 3_600_000) for row in answer["rows"]] == [
         ("2025-10-26", 3 * 25),
         ("2025-10-27", 3 * 5),
@@ -146,9 +154,11 @@ def test_the_day_on_which_the_clock_goes_back_has_25_hours(told, autumn):
 
 
 @pytest.fixture
-def autumn_hours(told, autumn):
+def autumn_hours(cached_pyrometer, autumn):
     """The local hours of the folder, as `cost` gives them."""
-    answer = told("cost", "--data", autumn, "--all", "--by", "hour", "--tz", "Europe/Berlin", "-o", "json").json
+    answer = cached_pyrometer(
+        "cost", "--data", autumn, "--all", "--by", "hour", "--tz", "Europe/Berlin", "-o", "json"
+    ).json
     assert {row["gpu_ms"] for row in answer["rows"]} == {3 * 3_600_000}
     return [row["hour"] for row in answer["rows"]]
 
@@ -162,26 +172,28 @@ def test_hours_are_in_the_order_in_which_they_passed(autumn_hours):
     assert autumn_hours == sorted(autumn_hours, key=datetime.fromisoformat)
 
 
-def test_a_zone_with_an_odd_offset_has_whole_hours(told, autumn):
-    answer = told("cost", "--data", autumn, "--all", "--by", "hour", "--tz", "Asia/Kathmandu", "-o", "json").json
+def test_a_zone_with_an_odd_offset_has_whole_hours(cached_pyrometer, autumn):
+    answer = cached_pyrometer(
+        "cost", "--data", autumn, "--all", "--by", "hour", "--tz", "Asia/Kathmandu", "-o", "json"
+    ).json
     assert all(row["hour"].endswith(":00+05:45") for row in answer["rows"])
     assert [row["gpu_ms"] // 60_000 for row in answer["rows"]] == [3 * 15, *[3 * 60] * 29, 3 * 45]
 
 
-def test_times_of_answers_are_of_the_zone(told, recorded):
-    there = told("why", "--data", recorded, "--all", "--tz", "Asia/Tokyo", "-o", "json").json
-    here = told("why", "--data", recorded, "--all", "-o", "json").json
+def test_times_of_answers_are_of_the_zone(cached_pyrometer, recorded):
+    there = cached_pyrometer("why", "--data", recorded, "--all", "--tz", "Asia/Tokyo", "-o", "json").json
+    here = cached_pyrometer("why", "--data", recorded, "--all", "-o", "json").json
     assert there["timezone"] == "Asia/Tokyo"
     for one, other in zip(there["findings"], here["findings"], strict=True):
         assert one["from"].endswith("+09:00")
         assert datetime.fromisoformat(one["from"]) == datetime.fromisoformat(other["from"])
-    assert "15:16" in told("why", "--data", recorded, "--all", "--tz", "Asia/Tokyo").out
+    assert "15:16" in cached_pyrometer("why", "--data", recorded, "--all", "--tz", "Asia/Tokyo").out
 
 
-def test_the_edges_of_a_month_are_the_windows_not_the_findings(told, recorded):
+def test_the_edges_of_a_month_are_the_windows_not_the_findings(cached_pyrometer, recorded):
     """A finding lasts as long as its GPUs were held, whatever the question's end."""
-    month = told("why", "--data", recorded, "--month", "2026-11", "-o", "json").json
-    everything = told("why", "--data", recorded, "--all", "-o", "json").json
+    month = cached_pyrometer("why", "--data", recorded, "--month", "2026-11", "-o", "json").json
+    everything = cached_pyrometer("why", "--data", recorded, "--all", "-o", "json").json
     assert [(f["cause"], f["from"], f["to"], f["gpu_ms"]) for f in month["findings"]] == [
         (f["cause"], f["from"], f["to"], f["gpu_ms"]) for f in everything["findings"]
     ]
@@ -240,17 +252,17 @@ def test_a_century_is_not_too_long(pyrometer, autumn):
     assert timedelta(days=36_500) > timedelta(days=99 * 365)
 
 
-def test_of_a_time_without_anything_it_is_said_that_there_is_nothing(told, autumn):
+def test_of_a_time_without_anything_it_is_said_that_there_is_nothing(cached_pyrometer, autumn):
     for command in ("why", "cost"):
-        said = told(command, "--data", autumn, "--month", "2024-02")
-        assert said.lines[-1] == "No GPU time is recorded in this time range. Use --all for all recorded data."
-        assert "$" not in said.out
-        assert "no waste" not in said.out
-    assert told("cost", "--data", autumn, "--month", "2024-02", "-o", "json").json["rows"] == []
+        result = cached_pyrometer(command, "--data", autumn, "--month", "2024-02")
+        assert result.lines[-1] == "No GPU time is recorded in this time range. Use --all for all recorded data."
+        assert "$" not in result.out
+        assert "no waste" not in result.out
+    assert cached_pyrometer("cost", "--data", autumn, "--month", "2024-02", "-o", "json").json["rows"] == []
 
 
-def test_an_exported_file_is_named_with_what_is_in_it(told, autumn, tmp_path):
+def test_an_exported_file_is_named_with_what_is_in_it(cached_pyrometer, autumn, tmp_path):
     for name in ("charges.csv", "charges.parquet"):
-        said = told("export", "csv", "--data", autumn, "--all", "--price", "2", "--out", tmp_path / name)
-        assert said.out == ""
-        assert re.fullmatch(rf"\d+ rows?, \$[\d,.]+: .*/{name}\n", said.err)
+        result = cached_pyrometer("export", "csv", "--data", autumn, "--all", "--price", "2", "--out", tmp_path / name)
+        assert result.out == ""
+        assert re.fullmatch(rf"\d+ rows?, \$[\d,.]+: .*/{name}\n", result.err)

@@ -25,7 +25,7 @@ def unpacked(name: str, into: Path) -> Path:
     return into / "data"
 
 
-def told_by(name: str) -> dict:
+def expected_answers(name: str) -> dict:
     return json.loads((FOLDERS / f"{name}.json").read_text())
 
 
@@ -41,21 +41,21 @@ def rows_of(answer: dict) -> dict:
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_folder_of_an_earlier_version_says_what_it_said(name, tmp_path, pyrometer):
-    folder, told = unpacked(name, tmp_path), told_by(name)["answers"]
+    folder, expected = unpacked(name, tmp_path), expected_answers(name)["answers"]
     hot = pyrometer("check", folder)
     assert (hot.code, hot.out.endswith(": all is well.\n")) == (0, True)
     cost = pyrometer("cost", "--data", folder, "--all", "--by", "hour,node,workload,state", "-o", "json").json
-    assert rows_of(cost) == rows_of(told["cost"])
+    assert rows_of(cost) == rows_of(expected["cost"])
     for amount in ("gpu_ms", "usd_micro", "unpriced_gpu_ms"):
-        assert cost["total"].get(amount) == told["cost"]["total"].get(amount, 0)
+        assert cost["total"].get(amount) == expected["cost"]["total"].get(amount, 0)
     assert cost["total"]["gpu_ms"] == 2 * 3 * 3_600_000  # capacity × time
     why = pyrometer("why", "--data", folder, "--all", "-o", "json").json
-    states = {state["state"]: state["gpu_ms"] for state in told["why"]["states"]}
+    states = {state["state"]: state["gpu_ms"] for state in expected["why"]["states"]}
     assert {state["state"]: state["gpu_ms"] for state in why["states"]} == states
-    assert [finding["cause"] for finding in why["findings"]] == told["why"]["causes"]
+    assert [finding["cause"] for finding in why["findings"]] == expected["why"]["causes"]
     runs = pyrometer("runs", "--data", folder, "-o", "json").json["rows"]
     for name in ("run", "experiment", "attempts", "ranks", "steps", "gpu_hours", "usd", "goodput"):
-        assert [row[name] for row in runs] == [row[name] for row in told["runs"]["rows"]]
+        assert [row[name] for row in runs] == [row[name] for row in expected["runs"]["rows"]]
     _opens_again_as_it_is(folder, pyrometer)
 
 
@@ -72,7 +72,7 @@ def _opens_again_as_it_is(folder: Path, pyrometer) -> None:
 
 def test_a_later_schema_leaves_a_folder_behind():
     now = {name: {column.name: column.type for column in schema.columns} for name, schema in sorted(SCHEMAS.items())}
-    newest = told_by(NAMES[-1])
+    newest = expected_answers(NAMES[-1])
     assert (newest["kinds"], newest["schema_version"]) == (now, SCHEMA_VERSION), (
         "What is stored is not what it was: keep a folder of it, with "
         f"`python tools/old_folder.py tests/data/folders/{len(NAMES) + 1:02d}-what-changed`, and say in the README "
@@ -105,10 +105,10 @@ def test_a_folder_of_a_newer_version_is_left_alone(tmp_path, pyrometer, change):
     with Store(folder) as store:
         store.connection.execute(change)
     before = {path: path.read_bytes() for path in folder.rglob("*.parquet")}
-    said = pyrometer("cost", "--data", folder).failed(1)
-    assert "it was written by a newer Pyrometer (" in said
-    assert said.endswith(": upgrade Pyrometer.")
-    assert pyrometer("check", folder, "--repair").failed(1) == said
+    error = pyrometer("cost", "--data", folder).failed(1)
+    assert "it was written by a newer Pyrometer (" in error
+    assert error.endswith(": upgrade Pyrometer.")
+    assert pyrometer("check", folder, "--repair").failed(1) == error
     assert {path: path.read_bytes() for path in folder.rglob("*.parquet")} == before
     with pytest.raises(StoreError):
         Store(folder)
@@ -121,8 +121,8 @@ def test_a_database_of_a_newer_duckdb_is_said_plainly(tmp_path, pyrometer):
     assert body[8:12] == b"DUCK"  # after a checksum; then the version of the storage
     body[12:20] = (10_000).to_bytes(8, "little")
     path.write_bytes(body)
-    said = pyrometer("cost", "--data", folder).failed(1)
-    assert str(path) in said
-    assert "storage version 10000" in said
-    assert "upgrade" in said
-    assert "--repair" not in said
+    error = pyrometer("cost", "--data", folder).failed(1)
+    assert str(path) in error
+    assert "storage version 10000" in error
+    assert "upgrade" in error
+    assert "--repair" not in error

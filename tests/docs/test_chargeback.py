@@ -28,7 +28,7 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prices.yaml").write_text(blocks("yaml")[0])
     (tmp_path / "bill.csv").write_text(blocks("csv")[0])
-    told = 0
+    lines_checked = 0
     for block in blocks("console"):
         monkeypatch.delenv("PYROMETER_PRICE_BOOK", raising=False)
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -40,8 +40,8 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
             with pytest.raises(SystemExit) as ended:
                 main(words[1:])
             assert not ended.value.code
-            said = capsys.readouterr().out
+            printed = capsys.readouterr().out
             if expected:
-                told += 1
-                assert masked(said) == masked(expected), line
-    assert told == 6
+                lines_checked += 1
+                assert masked(printed) == masked(expected), line
+    assert lines_checked == 6

@@ -381,11 +381,11 @@ def test_commands_on_a_folder_run(place, here, capsys):
             typed, _, file = substituted(command.text).partition(" > ")
             with pytest.raises(SystemExit) as ended:
                 main(shlex.split(typed)[1:])
-            said = capsys.readouterr()
-            assert (ended.value.code, said.err) == (0, ""), command
+            result = capsys.readouterr()
+            assert (ended.value.code, result.err) == (0, ""), command
             if file:
-                (here / file).write_text(said.out)
-            as_shown(command.printed, said.out)
+                (here / file).write_text(result.out)
+            as_shown(command.printed, result.out)
 
 
 @contextmanager
@@ -405,9 +405,9 @@ def listening(text: str, here: Path) -> Iterator[None]:
 
 def typed(text: str, here: Path) -> str:
     """What a shell says to a command that ends well."""
-    said = subprocess.run(["bash", "-c", text], cwd=here, capture_output=True, text=True, timeout=180)
-    assert said.returncode == 0, (text, said.stdout, said.stderr)
-    return said.stdout
+    result = subprocess.run(["bash", "-c", text], cwd=here, capture_output=True, text=True, timeout=180)
+    assert result.returncode == 0, (text, result.stdout, result.stderr)
+    return result.stdout
 
 
 @pytest.mark.heavy
@@ -418,8 +418,8 @@ def test_commands_with_servers_and_training_run(place, here, monkeypatch):
         monkeypatch.setenv("TOKEN", Tokens(here / "data").create("reader", "viewer", START_MS, None))
     with ExitStack() as stack:
         if "--server" in block.text or "curl" in block.text:
-            asked = stack.enter_context(serving(here / "data"))
-            monkeypatch.setenv("SERVER", str(asked.base_url).rstrip("/"))
+            client = stack.enter_context(serving(here / "data"))
+            monkeypatch.setenv("SERVER", str(client.base_url).rstrip("/"))
         for command in block.commands():
             if declared(command):
                 continue
@@ -436,7 +436,7 @@ def test_commands_with_servers_and_training_run(place, here, monkeypatch):
 def test_a_story_can_be_followed_to_its_end(page, here, tmp_path):
     folder = tmp_path / "empty"
     folder.mkdir()
-    said = {}
+    printed = {}
     for block in (block for block in BLOCKS.values() if block.page == page):
         if block.title:
             (folder / block.title).write_text(block.text)
@@ -446,10 +446,10 @@ def test_a_story_can_be_followed_to_its_end(page, here, tmp_path):
             if command.text.startswith("pyrometer serve"):
                 with listening(command.text, folder):
                     continue
-            said[command.text] = typed(command.text, folder)
-            as_shown(command.printed, said[command.text])
+            printed[command.text] = typed(command.text, folder)
+            as_shown(command.printed, printed[command.text])
     for text, words in STORIES[page].items():
-        assert said[text].count(words) == 1
+        assert printed[text].count(words) == 1
 
 
 # -- the SDK by hand --------------------------------------------------------------------------------------------------
@@ -462,5 +462,5 @@ LEFT_OUT = {"docs/training.md": {"loss": 2.0, "n": 512, "r": 0.5}}
 def test_programs_with_the_sdk_run(place, here):
     block = BLOCKS[place]
     given = "".join(f"{name} = {value!r}\n" for name, value in LEFT_OUT[block.page].items())
-    said = subprocess.run([sys.executable, "-c", given + block.text], capture_output=True, text=True)
-    assert (said.returncode, said.stderr) == (0, "")
+    result = subprocess.run([sys.executable, "-c", given + block.text], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")

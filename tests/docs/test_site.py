@@ -57,8 +57,8 @@ def site(tmp_path_factory) -> Path:
     if importlib.util.find_spec("material") is None:
         pytest.skip("needs mkdocs-material: pip install 'pyrometer[docs]'")
     folder = tmp_path_factory.mktemp("site")
-    said = mkdocs("build", "--strict", "--site-dir", str(folder))
-    assert said.returncode == 0, said.stderr
+    result = mkdocs("build", "--strict", "--site-dir", str(folder))
+    assert result.returncode == 0, result.stderr
     return folder
 
 
@@ -78,13 +78,13 @@ def test_every_page_is_built_and_asks_nobody_else_for_anything(site):
 @pytest.mark.parametrize("link", ["nowhere.md", "other.md#nowhere"])
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path, link):
     """Of the configuration as it is, on two small pages."""
-    told = configuration() | {"nav": [{"Here": "index.md"}, {"There": "other.md"}], "hooks": [], "extra_css": []}
-    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(told))
+    changed = configuration() | {"nav": [{"Here": "index.md"}, {"There": "other.md"}], "hooks": [], "extra_css": []}
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(changed))
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "other.md").write_text("# Other\n")
     (tmp_path / "docs" / "index.md").write_text("# Here\n[there](other.md)\n")
     assert mkdocs("build", "--strict", folder=tmp_path).returncode == 0
     (tmp_path / "docs" / "index.md").write_text(f"# Here\n[there]({link})\n")
-    said = mkdocs("build", "--strict", folder=tmp_path)
-    assert (said.returncode, said.stderr.count("WARNING")) == (1, 1)
-    assert link in said.stderr
+    result = mkdocs("build", "--strict", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("WARNING")) == (1, 1)
+    assert link in result.stderr

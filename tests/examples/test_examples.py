@@ -36,7 +36,7 @@ class Example(NamedTuple):
     rows: int = 512  # of an epoch
     epochs: int = 3
     sampled: bool = True  # by PyTorch's DistributedSampler with seed 0: which rows a step uses can be worked out
-    said: str = r"step\s*:?\s*(\d+)\s+loss\s*:?\s*([\d.]+)"
+    printed_loss: str = r"step\s*:?\s*(\d+)\s+loss\s*:?\s*([\d.]+)"
     first: int = 1  # what the metric calls the first step
 
 
@@ -47,7 +47,7 @@ IN = {
     "huggingface": Example("transformers", 32, "loss", "Counting", 256, 2, sampled=False),
     "accelerate": Example("accelerate", 48, "train_loss", "Rings", sampled=False),
     "torchtitan": Example("torchtitan", 12, "loss_metrics/global_avg_loss", "Counting", 256, 1),
-    "ray_train": Example("ray", 48, "loss", "Rings", said=r"epoch (\d+) loss ([\d.]+)"),
+    "ray_train": Example("ray", 48, "loss", "Rings", printed_loss=r"epoch (\d+) loss ([\d.]+)"),
 }
 
 
@@ -125,9 +125,9 @@ def test_an_example_is_seen_whole(name, tmp_path, capsys):
     example = IN[name]
     if reason := missing(example.library):
         pytest.skip(reason)
-    said = run(name, tmp_path)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "`pyrometer show it --data runs` shows what happened" in said.stderr
+    result = run(name, tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "`pyrometer show it --data runs` shows what happened" in result.stderr
 
     def ask(*words: str) -> Any:
         """The commands, on its folder."""
@@ -140,7 +140,7 @@ def test_an_example_is_seen_whole(name, tmp_path, capsys):
 
     shown = ask("show", "it", "--price", "2.50")
     seen_whole(example, shown)
-    printed = said.stdout + said.stderr
+    printed = result.stdout + result.stderr
     same_loss(example, shown["metrics"], printed)
     if example.library == "lightning":
         assert "1 callbacks from entry point 'pyrometer': Pyrometer" in printed
@@ -174,19 +174,19 @@ def seen_whole(example: Example, shown: dict[str, Any]) -> None:
 
 def same_loss(example: Example, metrics: dict[str, list], printed: str) -> None:
     """The curve has what the program printed, at the step at which it did."""
-    told = {int(step): float(loss) for step, loss in re.findall(example.said, printed)}
+    printed_losses = {int(step): float(loss) for step, loss in re.findall(example.printed_loss, printed)}
     curve: dict[int, list[float]] = {}
     for step, _, value, *_ in metrics[example.metric]:
         curve.setdefault(step, []).append(value)
     if example.library == "ray":  # by epoch, and by every worker: with the last step of the epoch, counted from 0
         every = example.steps // example.epochs
-        told = {(epoch + 1) * every - 1: loss for epoch, loss in told.items()}
-        assert len(told) == example.epochs
+        printed_losses = {(epoch + 1) * every - 1: loss for epoch, loss in printed_losses.items()}
+        assert len(printed_losses) == example.epochs
     else:
-        assert set(told) == set(range(1, example.steps + 1))
+        assert set(printed_losses) == set(range(1, example.steps + 1))
         assert set(curve) == set(range(example.first, example.first + example.steps))
-        told = {step - 1 + example.first: loss for step, loss in told.items()}
-    for step, loss in told.items():
+        printed_losses = {step - 1 + example.first: loss for step, loss in printed_losses.items()}
+    for step, loss in printed_losses.items():
         assert any(abs(value - loss) < 0.6e-4 + 0.5e-3 * loss for value in curve[step]), (step, loss, curve[step])
 
 

@@ -144,13 +144,13 @@ def test_doctor_names_the_owners_of_gpu_pods_that_it_cannot_read_and_the_rules_t
         found = doctor(api_server)
         answer = json.loads(doctor(api_server, "-o", "json").stdout)
         assert found.returncode == 1
-        said = " ".join(found.stdout.split())
-        assert "podcliques.grove.io get" in said
-        assert "Now 2 objects with 2 GPU pods: each object counts as a workload" in said
-        assert "Now 1 object with 3 GPU pods: each object counts as a workload" in said
-        assert "sweeps.example.com list" in said
-        assert "apiGroups: [example.com] resources: [sweeps] verbs: [get, list, watch]" in said
-        assert "apiGroups: [grove.io] resources: [podcliques] verbs: [get, list, watch]" in said
+        printed = " ".join(found.stdout.split())
+        assert "podcliques.grove.io get" in printed
+        assert "Now 2 objects with 2 GPU pods: each object counts as a workload" in printed
+        assert "Now 1 object with 3 GPU pods: each object counts as a workload" in printed
+        assert "sweeps.example.com list" in printed
+        assert "apiGroups: [example.com] resources: [sweeps] verbs: [get, list, watch]" in printed
+        assert "apiGroups: [grove.io] resources: [podcliques] verbs: [get, list, watch]" in printed
         assert answer["ok"] is False
         assert answer["rules"] == [
             {"apiGroups": ["example.com"], "resources": ["sweeps"], "verbs": ["get", "list", "watch"]},

@@ -124,8 +124,8 @@ def test_without_events_it_goes_on_and_says_what_that_costs(
     async def scenario() -> None:
         async with collecting(api_server, tmp_path / "data", token="reader") as collector:
             assert collector.source is not None
-            (said,) = collector.source.shortcomings()
-            assert said.startswith("events may not be read: why pods wait")
+            (problem,) = collector.source.shortcomings()
+            assert problem.startswith("events may not be read: why pods wait")
 
     asyncio.run(scenario())
     kubectl.apply(granted)

@@ -21,14 +21,14 @@ def rendered() -> dict[tuple[str, str], dict[str, Any]]:
     """What `make manifests` gives, by kind and name."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, for its kustomize")
-    said = subprocess.run(
+    result = subprocess.run(
         ["make", "--no-print-directory", "manifests", "DEPLOY=deploy/overlays/agent", f"IMAGE={IMAGE}"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=True,
     )
-    return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(said.stdout)}
+    return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(result.stdout)}
 
 
 def test_the_agent_joins_the_server_and_moves_nothing(rendered: dict) -> None:
@@ -93,9 +93,9 @@ def test_its_arguments_are_the_command_s(rendered: dict) -> None:
     pod = rendered["DaemonSet", "pyrometer-agent"]["spec"]["template"]["spec"]
     name, *arguments = pod["containers"][0]["args"]
     assert name == "agent"
-    with command.make_context("agent", arguments) as asked:
-        assert asked.params["listen"] == "0.0.0.0:9400"
-        assert str(asked.params["pod_resources"].parent) == pod["volumes"][0]["hostPath"]["path"]
+    with command.make_context("agent", arguments) as context:
+        assert context.params["listen"] == "0.0.0.0:9400"
+        assert str(context.params["pod_resources"].parent) == pod["volumes"][0]["hostPath"]["path"]
 
 
 @pytest.mark.heavy

@@ -22,14 +22,14 @@ def rendered(folder: str) -> dict[tuple[str, str], dict[str, Any]]:
     """What `make manifests` gives, by kind and name."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, for its kustomize")
-    said = subprocess.run(
+    result = subprocess.run(
         ["make", "--no-print-directory", "manifests", f"DEPLOY=deploy/{folder}", f"IMAGE={IMAGE}"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=True,
     )
-    return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(said.stdout)}
+    return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(result.stdout)}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

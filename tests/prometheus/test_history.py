@@ -78,7 +78,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def told(url: str, night: Night, *more: str) -> subprocess.CompletedProcess[str]:
+def run_why(url: str, night: Night, *more: str) -> subprocess.CompletedProcess[str]:
     since, until = map(_iso, night.window)
     return _run("why", "--prometheus", url, "--since", since, "--until", until, *more)
 
@@ -88,9 +88,9 @@ def _iso(ms: int) -> str:
 
 
 def test_who_had_gpus_for_how_long_to_one_scrape(remembering: Server, night: Night, tmp_path: Path) -> None:
-    said = told(remembering.url, night, "-o", "json", "--data", str(tmp_path / "read"))
-    assert said.returncode == 0, said.stderr
-    answer: dict[str, Any] = json.loads(said.stdout)
+    result = run_why(remembering.url, night, "-o", "json", "--data", str(tmp_path / "read"))
+    assert result.returncode == 0, result.stderr
+    answer: dict[str, Any] = json.loads(result.stdout)
     assert answer["evidence"]["gpu"] > 0.9
     with Store(tmp_path / "read") as store:
         pods, experiments = held(store, night.window, "pod"), held(store, night.window, "experiment")
@@ -111,26 +111,26 @@ def test_who_had_gpus_for_how_long_to_one_scrape(remembering: Server, night: Nig
 
 
 def test_doctor_says_what_it_has_and_what_the_rest_costs(remembering: Server) -> None:
-    said = _run("doctor", "--no-kube", "--prometheus", remembering.url)
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.startswith(f"Prometheus at {remembering.url}")
+    result = _run("doctor", "--no-kube", "--prometheus", remembering.url)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"Prometheus at {remembering.url}")
     # all of it is over: of the last hour it knows nothing
-    assert "only that they are held is known" in said.stdout
-    assert "whether a disk, the CPU or the network held a job up" in said.stdout
+    assert "only that they are held is known" in result.stdout
+    assert "whether a disk, the CPU or the network held a job up" in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("http://127.0.0.1:1", "Error: http://127.0.0.1:1 does not answer: "),
         ("nowhere", "Error: 'nowhere' is not the URL of a Prometheus. Use one like http://127.0.0.1:9090."),
     ],
 )
-def test_an_address_that_is_none_is_named(url: str, said: str) -> None:
+def test_an_address_that_is_none_is_named(url: str, message: str) -> None:
     for arguments in (["why"], ["doctor", "--no-kube"]):
         failed = _run(*arguments, "--prometheus", url)
         assert failed.returncode == 1
-        assert failed.stderr.startswith(said)
+        assert failed.stderr.startswith(message)
 
 
 def test_a_prometheus_without_gpus_is_told_from_one_with(tmp_path: Path) -> None:
@@ -144,10 +144,10 @@ def test_a_prometheus_without_gpus_is_told_from_one_with(tmp_path: Path) -> None
 
 
 def test_the_second_time_only_what_is_missing_is_read(remembering: Server, night: Night, tmp_path: Path) -> None:
-    first = told(remembering.url, night, "-o", "json", "--data", str(tmp_path))
+    first = run_why(remembering.url, night, "-o", "json", "--data", str(tmp_path))
     with Store(tmp_path) as store:
         assert json.loads(store.meta(f"read_from {remembering.url}") or "") == [list(night.window)]
-    second = told(remembering.url, night, "-o", "json", "--data", str(tmp_path))
+    second = run_why(remembering.url, night, "-o", "json", "--data", str(tmp_path))
     assert second.returncode == 0, second.stderr
     assert json.loads(second.stdout)["total"] == json.loads(first.stdout)["total"]
     assert json.loads(second.stdout)["states"] == json.loads(first.stdout)["states"]

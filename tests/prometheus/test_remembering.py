@@ -92,7 +92,7 @@ def test_a_prometheus_that_is_gone_for_an_hour_is_said_to_be_and_costs_nothing(n
         def has_gone_on(before: int) -> bool:  # the round after this one, which may have begun before
             return remembering.rounds > before + 1
 
-        api, said = Prometheus(server.url), []
+        api, problems = Prometheus(server.url), []
         clock_ms[0] = times_ms[0]
         settings = Settings(prometheus_history_hours=4)
         remembering = PrometheusFollower(store, settings, asyncio.Lock(), api, every_s=0.01, clock=lambda: clock_ms[0])
@@ -105,7 +105,7 @@ def test_a_prometheus_that_is_gone_for_an_hour_is_said_to_be_and_costs_nothing(n
             clock_ms[0] = time_ms
             goes_on = partial(has_gone_on, remembering.rounds)
             await until((lambda: remembering.trouble is not None) if gone else goes_on, running)
-            said += remembering.shortcomings()
+            problems += remembering.shortcomings()
         if gone:
             server.start()
         clock_ms[0] = times_ms[-1]
@@ -115,23 +115,23 @@ def test_a_prometheus_that_is_gone_for_an_hour_is_said_to_be_and_costs_nothing(n
         with suppress(asyncio.CancelledError):
             await running
         await api.close()
-        return said
+        return problems
 
     def ledger(folder: Path, *, gone: bool) -> tuple[list[str], list[tuple[Any, ...]]]:
         times_ms = [end_ms - hour_ms - 600_000 + minutes * 60_000 for minutes in (0, 10, 25, 40, 55, 70)]
         with Store(folder, create=True) as store:
-            said = asyncio.run(watched(store, times_ms, gone=gone))
+            problems = asyncio.run(watched(store, times_ms, gone=gone))
             build(store, Settings(), now_ms=end_ms)
             store.expose_all(["ledger_row"])
-            return said, store.connection.execute("FROM ledger_row ORDER BY ALL").fetchall()
+            return problems, store.connection.execute("FROM ledger_row ORDER BY ALL").fetchall()
 
     try:
         nothing, undisturbed = ledger(tmp_path / "twin", gone=False)
-        said, found = ledger(tmp_path / "data", gone=True)
+        problems, found = ledger(tmp_path / "data", gone=True)
     finally:
         server.close()
     assert nothing == []
-    assert len(said) == 4
-    assert all(one.startswith(f"{server.url} does not answer") for one in said)
+    assert len(problems) == 4
+    assert all(one.startswith(f"{server.url} does not answer") for one in problems)
     assert len(found) > 1_000
     assert found == undisturbed

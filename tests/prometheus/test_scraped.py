@@ -132,7 +132,7 @@ class Running:
         self._thread.join(30)
 
 
-class Asked:
+class PrometheusClient:
     """A Prometheus, and its answers."""
 
     def __init__(self, url: str) -> None:
@@ -142,9 +142,9 @@ class Asked:
         self._client.close()
 
     def get(self, path: str, **parameters: str) -> Any:
-        said = self._client.get(f"/api/v1/{path}", params=parameters).json()
-        assert said["status"] == "success", said
-        return said["data"]
+        reply = self._client.get(f"/api/v1/{path}", params=parameters).json()
+        assert reply["status"] == "success", reply
+        return reply["data"]
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.get("query", query=expr)["result"]
@@ -163,7 +163,7 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Asked]]:
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, PrometheusClient]]:
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus: apt-get install prometheus")
     folder = tmp_path_factory.mktemp("scraped")
@@ -181,23 +181,23 @@ scrape_configs: [{{job_name: pyrometer, static_configs: [{{targets: ["127.0.0.1:
     running.add([row for row in records if arrival_ms(row) <= half_ms])
     running.keep_books()
     server = prometheus(folder / "prometheus", config=config)
-    asked = Asked(server.url)
+    client = PrometheusClient(server.url)
     try:
-        asked.until(lambda: asked.query("pyrometer_build_info"), "it was never scraped")
+        client.until(lambda: client.query("pyrometer_build_info"), "it was never scraped")
         running.add([row for row in records if arrival_ms(row) > half_ms])
         running.keep_books()  # shows what is new, without its first minutes
         _send(running, end_ms)
-        asked.until(lambda: asked.query("pyrometer_gpu_seconds_total"), "counters were not scraped")
+        client.until(lambda: client.query("pyrometer_gpu_seconds_total"), "counters were not scraped")
         running.keep_books()
         wrong = [event("nonfinite_loss", HALF - 5, 0), event("finite_loss", HALF - 2, 0)]
         running.add(shifted(wrong, end_ms - at(MINUTES)))  # late evidence on minutes that have been counted
         running.keep_books()
-        asked.until(
-            lambda: asked.query("rate(pyrometer_restated_gpu_seconds_total[1m])"), "corrections were not scraped"
+        client.until(
+            lambda: client.query("rate(pyrometer_restated_gpu_seconds_total[1m])"), "corrections were not scraped"
         )
-        yield running, asked
+        yield running, client
     finally:
-        asked.close()
+        client.close()
         server.close()
         running.close()
 
@@ -205,9 +205,9 @@ scrape_configs: [{{job_name: pyrometer, static_configs: [{{targets: ["127.0.0.1:
 def _send(running: Running, end_ms: int) -> None:
     """A word of a training process, and a sample that is of no use."""
     identity = {"host": "h", "pid": 1, "launch": "l", "rank": 0, "ranks": 1, "run": "elsewhere"}
-    said = ("metric", {"time_ms": end_ms - 1_000, "name": "loss", "value": 1.0, "step": 1})
+    loss_record = ("metric", {"time_ms": end_ms - 1_000, "name": "loss", "value": 1.0, "step": 1})
     form = {"Content-Type": "application/json"}
-    for signal, body in bodies([(identity, [said])]).items():
+    for signal, body in bodies([(identity, [loss_record])]).items():
         assert httpx.post(f"{running.url}/v1/{signal}", content=body, headers=form).status_code == 200
     written = body_of([({"__name__": "other_total", "job": "x"}, [(end_ms, 1.0)])])
     form = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
@@ -232,55 +232,55 @@ def chosen(expr: str) -> str:
     return expr
 
 
-def test_every_query_of_every_dashboard_has_an_answer(scraped: tuple[Running, Asked]) -> None:
-    _, asked = scraped
-    asked_for = [expr for expr in expressions() if expr not in WITHOUT_KUBERNETES]
-    assert len(asked_for) > 40
-    silent = [expr for expr in asked_for if not asked.query(chosen(expr))]
+def test_every_query_of_every_dashboard_has_an_answer(scraped: tuple[Running, PrometheusClient]) -> None:
+    _, client = scraped
+    queries = [expr for expr in expressions() if expr not in WITHOUT_KUBERNETES]
+    assert len(queries) > 40
+    silent = [expr for expr in queries if not client.query(chosen(expr))]
     assert not silent
 
 
-def test_every_choice_has_values(scraped: tuple[Running, Asked]) -> None:
-    _, asked = scraped
+def test_every_choice_has_values(scraped: tuple[Running, PrometheusClient]) -> None:
+    _, client = scraped
     for make in DASHBOARDS.values():
         for variable in make()["templating"]["list"][1:]:
             metric, _, label = (
                 variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rpartition(", ")
             )
-            values = asked.get(f"label/{label}/values", **{"match[]": chosen(metric)})
+            values = client.get(f"label/{label}/values", **{"match[]": chosen(metric)})
             assert values, variable["name"]
 
 
-def test_every_rule_is_evaluated_and_what_is_wrong_is_noticed(scraped: tuple[Running, Asked]) -> None:
-    _, asked = scraped
+def test_every_rule_is_evaluated_and_what_is_wrong_is_noticed(scraped: tuple[Running, PrometheusClient]) -> None:
+    _, client = scraped
 
     def rules() -> dict[str, dict[str, Any]]:
-        return {rule["name"]: rule for group in asked.get("rules")["groups"] for rule in group["rules"]}
+        return {rule["name"]: rule for group in client.get("rules")["groups"] for rule in group["rules"]}
 
     def noticed() -> bool:
         return all(rule.get("state") != "inactive" for name, rule in rules().items() if name not in QUIET)
 
     groups = yaml.safe_load(RULES.read_text())["groups"]
     assert set(rules()) == {rule.get("alert") or rule["record"] for group in groups for rule in group["rules"]}
-    asked.until(noticed, json.dumps({name: rule.get("state") for name, rule in rules().items()}))
+    client.until(noticed, json.dumps({name: rule.get("state") for name, rule in rules().items()}))
     for name, rule in rules().items():
         assert rule["health"] == "ok", rule
         assert rule.get("state") in ({"inactive"} if name in QUIET else {"pending", "firing", None}), name
         if rule["type"] == "recording":
-            assert asked.query(name), name
+            assert client.query(name), name
 
 
-def test_counters_are_what_the_ledger_has(scraped: tuple[Running, Asked]) -> None:
-    running, asked = scraped
-    counted = asked.value("sum(pyrometer_gpu_seconds_total)")
-    through_s = asked.value("pyrometer_exported_through_timestamp_seconds")
-    end_s = asked.value("pyrometer_ledger_end_timestamp_seconds")
+def test_counters_are_what_the_ledger_has(scraped: tuple[Running, PrometheusClient]) -> None:
+    running, client = scraped
+    counted = client.value("sum(pyrometer_gpu_seconds_total)")
+    through_s = client.value("pyrometer_exported_through_timestamp_seconds")
+    end_s = client.value("pyrometer_ledger_end_timestamp_seconds")
     assert through_s == end_s - 600
     assert counted == GPUS * (MINUTES - HALF) * 60
     window = {"since": _iso(through_s - (MINUTES - HALF) * 60), "until": _iso(through_s)}
     total = httpx.get(f"{running.url}/api/v1/cost", params=window, timeout=30).json()["total"]
     assert counted * 1000 == total["gpu_ms"]
-    assert asked.value("sum(pyrometer_cost_usd_total)") == pytest.approx(total["usd_micro"] / 1e6, abs=0.01)
+    assert client.value("sum(pyrometer_cost_usd_total)") == pytest.approx(total["usd_micro"] / 1e6, abs=0.01)
 
 
 def _iso(time_s: float) -> str:

@@ -37,7 +37,7 @@ def test_what_is_still_there_is_asked_and_the_rest_remembered(
     uids = {kubectl.create(manifests.node(name))["metadata"]["uid"] for name in names}
     try:
         since, until = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in night.window)
-        said = subprocess.run(
+        result = subprocess.run(
             [
                 sys.executable,
                 "-m",
@@ -60,8 +60,8 @@ def test_what_is_still_there_is_asked_and_the_rest_remembered(
             text=True,
             check=False,
         )
-        assert said.returncode == 0, said.stderr
-        assert json.loads(said.stdout)["total"]["gpu_ms"] > 0
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout)["total"]["gpu_ms"] > 0
         with Store(tmp_path / "read") as store:
             pods = held(store, night.window, "pod")
             known = {node.node_uid for node in newest(store, Node, "node_uid")}

@@ -114,8 +114,8 @@ def test_whatever_is_chosen_is_used_and_what_is_used_can_be_chosen(dashboard: Js
     variables = dashboard["templating"]["list"]
     assert variables[0]["type"] == "datasource"
     names = {variable["name"] for variable in variables}
-    targets = json.dumps([panel["targets"] for panel in shown(dashboard)])
-    used = set(re.findall(r"\$\{?(\w+)\}?", targets)) - {"__range"}
+    queries = json.dumps([panel["targets"] for panel in shown(dashboard)])
+    used = set(re.findall(r"\$\{?(\w+)\}?", queries)) - {"__range"}
     assert used == names
     for place, variable in enumerate(variables[1:], 1):
         known = {earlier["name"] for earlier in variables[:place]}

@@ -19,7 +19,7 @@ class _Listed(NamedTuple):
 
 COMMANDS = {
     "demo": _Listed("demo", "simulate a night on 304 GPUs, explain it, and serve it as a page"),
-    "why": _Listed("why", "GPU time by state, and findings: who, since when, how much, what to do"),
+    "why": _Listed("why", "GPU time by state, and findings: who, when, how much, what to do"),
     "cost": _Listed("cost", "GPU-hours and dollars by team, experiment, workload, state, day, …"),
     "export": _Listed("export", "files for chargeback (CSV, FOCUS); the cost of runs into MLflow and W&B"),
     "close": _Listed("close", "freeze the charges of a month; later corrections adjust the next month"),

@@ -82,11 +82,11 @@ MONEY = (
 
 
 @pytest.fixture
-def ask(told):
+def ask(cached_pyrometer):
     """The JSON answer of a command about everything in a folder."""
 
     def answer(folder, *arguments):
-        return told(*arguments, "--data", folder, "--all", "-o", "json").json
+        return cached_pyrometer(*arguments, "--data", folder, "--all", "-o", "json").json
 
     return answer
 

@@ -11,22 +11,22 @@ from pyrometer.questions.client import new_address, publish, withdraw
 from pyrometer.store import Store
 from pyrometer.store.backups.backup_folder import BackupFolder
 
-ASKED = {"cost": ("--all", "--price", "2.5", "--by", "hour,node,workload,state"), "why": ("--all",), "runs": ()}
+COMMANDS = {"cost": ("--all", "--price", "2.5", "--by", "hour,node,workload,state"), "why": ("--all",), "runs": ()}
 
 
 @pytest.fixture
 def answers(pyrometer):
     return lambda folder: {
-        what: pyrometer(what, "--data", folder, *options, "-o", "json").json for what, options in ASKED.items()
+        what: pyrometer(what, "--data", folder, *options, "-o", "json").json for what, options in COMMANDS.items()
     }
 
 
 def test_a_restored_folder_answers_as_the_folder_did(copy_of_recorded, tmp_path, pyrometer, answers):
     before = answers(copy_of_recorded)
     backups = tmp_path / "backups"
-    (said,) = pyrometer("backup", "--data", copy_of_recorded, "--out", backups).lines
+    (printed,) = pyrometer("backup", "--data", copy_of_recorded, "--out", backups).lines
     name = BackupFolder(backups).backups()[0].name
-    assert said.startswith(f"{backups / name}: ")
+    assert printed.startswith(f"{backups / name}: ")
     with Store(copy_of_recorded) as store:  # more comes
         store.seal()
         store.drop_parts(store.parts("step_window")[:1])
@@ -47,8 +47,8 @@ def test_what_is_kept(copy_of_recorded, tmp_path, pyrometer):
         pyrometer("backup", "--data", copy_of_recorded, "--out", tmp_path / "b", "-o", "json").json["backup"]
         for _ in range(2)
     ]
-    said = pyrometer("backup", "--data", copy_of_recorded, "--out", tmp_path / "b", "--keep", "1").lines
-    assert said[1] == f"Deleted: {names[0]}, {names[1]}."
+    printed = pyrometer("backup", "--data", copy_of_recorded, "--out", tmp_path / "b", "--keep", "1").lines
+    assert printed[1] == f"Deleted: {names[0]}, {names[1]}."
     (line,) = pyrometer("check", tmp_path / "b").lines
     assert line.startswith("1 backup, ")
     assert line.endswith(": all is well.")
@@ -60,10 +60,13 @@ def test_a_backup_that_is_broken_is_told_and_not_restored(copy_of_recorded, tmp_
     broken = next((backups / "parts").rglob("*.parquet"))
     broken.write_bytes(b"x" * broken.stat().st_size)
     shown = broken.relative_to(backups)
-    said = pyrometer("check", backups)
-    assert (said.code, said.out.splitlines()[0]) == (1, f"{shown} is not as it was backed up: its digest is another.")
-    told = pyrometer("restore", backups, "--out", tmp_path / "restored").failed(1)
-    assert told.endswith(f"is damaged, and nothing was restored: {said.out.splitlines()[0]}")
+    result = pyrometer("check", backups)
+    assert (result.code, result.out.splitlines()[0]) == (
+        1,
+        f"{shown} is not as it was backed up: its digest is another.",
+    )
+    message = pyrometer("restore", backups, "--out", tmp_path / "restored").failed(1)
+    assert message.endswith(f"is damaged, and nothing was restored: {result.out.splitlines()[0]}")
     assert not (tmp_path / "restored").exists()
     assert "never changed" in pyrometer("check", backups, "--repair").failed(2)
 
@@ -97,6 +100,6 @@ def test_the_folder_of_a_server_is_asked_for_by_its_address(copy_of_recorded, tm
             raise busy
 
         patch.setattr("pyrometer.cli.commands.backup.open_store", refuse)
-        said = pyrometer("backup", "--data", copy_of_recorded, "--out", tmp_path / "b").failed(1)
+        error = pyrometer("backup", "--data", copy_of_recorded, "--out", tmp_path / "b").failed(1)
     withdraw(copy_of_recorded)
-    assert f"pass --server {address.url}" in said
+    assert f"pass --server {address.url}" in error

@@ -53,10 +53,10 @@ def test_what_is_derived_is_built_again_to_the_same_figures(folder, bill, pyrome
         else:
             path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
     assert pyrometer("check", folder).code == 1
-    said = pyrometer("check", folder, "--repair")
-    assert said.out.count("is built again.") == len(broken)
-    assert said.out.endswith(": all is well.\n")
-    assert (said.code, bill(folder)) == (0, before)
+    result = pyrometer("check", folder, "--repair")
+    assert result.out.count("is built again.") == len(broken)
+    assert result.out.endswith(": all is well.\n")
+    assert (result.code, bill(folder)) == (0, before)
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"garbage" * 10_000])
@@ -68,9 +68,9 @@ def test_a_new_catalogue_is_made_from_the_parts(folder, bill, pyrometer, damage)
     else:
         (folder / DATABASE).write_bytes(damage)
     assert "--repair" in pyrometer("cost", "--data", folder).failed(1)
-    said = pyrometer("check", folder, "--repair")
-    assert (said.code, said.err) == (0, "")
-    assert "Repaired: A new catalog lists" in said.out
+    result = pyrometer("check", folder, "--repair")
+    assert (result.code, result.err) == (0, "")
+    assert "Repaired: A new catalog lists" in result.out
     assert bill(folder) == before
 
 
@@ -88,9 +88,9 @@ def test_facts_that_are_broken_are_put_aside_and_counted(folder, pyrometer):
     rows = pq.read_metadata(cut).num_rows
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-20])
-    said = pyrometer("check", folder, "--repair")
-    assert said.code == 0
-    assert f"Repaired: {rows:,} allocation rows are lost with " in said.out
+    result = pyrometer("check", folder, "--repair")
+    assert result.code == 0
+    assert f"Repaired: {rows:,} allocation rows are lost with " in result.out
     (kept,) = (folder / "lost").rglob("*.parquet")
     assert kept.name == cut.name
     assert pyrometer("check", folder).lines[-1].endswith(": all is well.")
@@ -99,8 +99,8 @@ def test_facts_that_are_broken_are_put_aside_and_counted(folder, pyrometer):
 def test_a_part_with_other_rows_is_listed_as_it_is(folder, pyrometer):
     path = max(parts(folder, "pod", "gpu_sample"), key=lambda one: one.stat().st_size)
     pq.write_table(pq.read_table(path).slice(1), path)
-    said = pyrometer("check", folder, "--repair")
-    assert (said.code, said.out.count("is listed as it is")) == (0, 1)
+    result = pyrometer("check", folder, "--repair")
+    assert (result.code, result.out.count("is listed as it is")) == (0, 1)
 
 
 def test_a_folder_that_is_well_is_left_alone(folder, pyrometer):
@@ -148,8 +148,8 @@ def test_a_link_to_a_volume_that_is_not_mounted_is_kept(folder, pyrometer, tmp_p
     database.rename(tmp_path / "volume")
     database.symlink_to(tmp_path / "unmounted")
     for options in ((), ("--repair",)):
-        said = pyrometer("check", folder, *options).failed(1)
-        assert f"is a link to {tmp_path / 'unmounted'}, which is missing" in said
+        error = pyrometer("check", folder, *options).failed(1)
+        assert f"is a link to {tmp_path / 'unmounted'}, which is missing" in error
         assert database.is_symlink()
     (tmp_path / "volume").rename(tmp_path / "unmounted")
     assert pyrometer("check", folder).code == 0

@@ -49,21 +49,21 @@ def command(*arguments: str) -> int:
 
 
 def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def asked(*words: str) -> tuple[dict[str, Any], str]:
+    def run_json(*words: str) -> tuple[dict[str, Any], str]:
         assert command(*words, "--data", str(data), "-o", "json") == 0
-        said = capsys.readouterr()
-        return json.loads(said.out), said.err
+        result = capsys.readouterr()
+        return json.loads(result.out), result.err
 
     assert command("close", "2026-10", "--data", str(data)) == 0
-    assert "2026-10" in (said := capsys.readouterr().out)
-    assert "$8.00" in said
-    october, _ = asked("cost", "--month", "2026-10")
+    assert "2026-10" in (result := capsys.readouterr().out)
+    assert "$8.00" in result
+    october, _ = run_json("cost", "--month", "2026-10")
     assert october["books"]["basis"] == "closed"
     with Store(data) as store:  # it turns out that somebody else held the other GPU
         store.append(job_records("search", "late", END, END + MS_PER_HOUR)[:2])
         store.append([Allocation(END + 2 * MS_PER_HOUR, "late", "n0", 1, END, END + MS_PER_HOUR, SHARE_WHOLE)])
-    assert asked("cost", "--month", "2026-10")[0] == october
-    november, _ = asked("cost", "--month", "2026-11")
+    assert run_json("cost", "--month", "2026-10")[0] == october
+    november, _ = run_json("cost", "--month", "2026-11")
     owed = {(row["team"], row["adjusts"]): row["usd"] for row in november["rows"]}
     assert owed == {
         ("vision", None): 2.0,
@@ -72,12 +72,12 @@ def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.Captur
         ("platform", "2026-10"): -2.0,
     }
     assert command("cost", "--month", "2026-11", "--data", str(data)) == 0
-    said = capsys.readouterr()
-    assert "−$2.00" in said.out
-    assert "2026-11: $4.00 from the ledger, $0.00 of adjustments to closed months." in said.err
+    result = capsys.readouterr()
+    assert "−$2.00" in result.out
+    assert "2026-11: $4.00 from the ledger, $0.00 of adjustments to closed months." in result.err
     assert command("cost", "--all", "--data", str(data)) == 0
     assert "current figures of the ledger" in capsys.readouterr().err
-    assert [one["month"] for one in asked("close", "--list")[0]["months"]] == ["2026-10"]
+    assert [one["month"] for one in run_json("close", "--list")[0]["months"]] == ["2026-10"]
     assert command("export", "focus", "--month", "2026-11", "--data", str(data)) == 0
     text = capsys.readouterr().out
     assert text.count("Correction of 2026-10") == 2
@@ -90,7 +90,7 @@ def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         ((), 2, "Pass a month like 2026-10, or --list"),
         (("2026-10", "--list"), 2, "Pass a month like 2026-10, or --list"),
@@ -100,10 +100,10 @@ def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.Captur
     ],
 )
 def test_what_cannot_be_closed_is_one_sentence(
-    data: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, said: str
+    data: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, message: str
 ) -> None:
     assert command("close", *words, "--data", str(data)) == status
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_rebuild_prints_the_states_of_a_month_before_and_after(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,8 +24,8 @@ def completed(tmp_path, *words: str) -> list[str]:
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=environment)
-    return said.stdout.split()
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=environment)
+    return result.stdout.split()
 
 
 def test_bash_completes_commands_options_and_choices(tmp_path):

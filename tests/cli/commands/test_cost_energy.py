@@ -17,13 +17,13 @@ def counter_wh(h200) -> float:
     return (counted[-1] - counted[0]) / 3_600_000
 
 
-def test_a_recording_drew_what_its_counter_says(told, recorded, counter_wh):
+def test_a_recording_drew_what_its_counter_says(cached_pyrometer, recorded, counter_wh):
     for by in ("team", "experiment", "state", "cause", "hour,gpu_model"):
-        answer = told("cost", "--data", recorded, "--all", "--by", by, "-o", "json").json
+        answer = cached_pyrometer("cost", "--data", recorded, "--all", "--by", by, "-o", "json").json
         assert sum(row["energy_wh"] or 0 for row in answer["rows"]) == answer["total"]["energy_wh"]
         assert answer["total"]["energy_wh"] == pytest.approx(counter_wh, abs=1)
         assert answer["total"]["energy_estimated_gpu_ms"] == 0
-    total = told("why", "--data", recorded, "--all", "-o", "json").json["total"]
+    total = cached_pyrometer("why", "--data", recorded, "--all", "-o", "json").json["total"]
     assert total == answer["total"]
     assert total["energy_usd_micro"] is None
     assert total["co2e_g"] is None
@@ -55,8 +55,8 @@ def test_the_bill_does_not_change_with_the_tariff(pyrometer, recorded, monkeypat
 
 
 def test_without_telemetry_nothing_is_said_of_energy(pyrometer, autumn):
-    said = pyrometer("cost", "--data", autumn, "--all", "-o", "json").json
-    for row in (*said["rows"], said["total"]):
+    printed = pyrometer("cost", "--data", autumn, "--all", "-o", "json").json
+    for row in (*printed["rows"], printed["total"]):
         assert {row[unit] for unit in UNITS} == {None}
     assert "kWh" not in pyrometer("cost", "--data", autumn, "--all").out
     assert "kWh" not in pyrometer("why", "--data", autumn, "--all").out

@@ -39,9 +39,9 @@ def test_without_a_terminal_the_demo_explains_the_night_and_exits(demo):
     assert "<script" not in page
 
 
-def test_the_demo_is_right_about_its_night(demo, told):
+def test_the_demo_is_right_about_its_night(demo, cached_pyrometer):
     folder, _ = demo
-    scored = told("score", folder, "-o", "json").json
+    scored = cached_pyrometer("score", folder, "-o", "json").json
     assert scored["precision"] >= 0.9
     assert scored["recall"] >= 0.9
     assert scored["culprit"] == 1.0
@@ -54,29 +54,31 @@ def test_every_cause_of_the_demo_is_another_one(demo):
     assert len(causes) >= 8
 
 
-def test_a_folder_that_no_simulation_made_is_left_alone(told, tmp_path):
+def test_a_folder_that_no_simulation_made_is_left_alone(cached_pyrometer, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     for command in (["demo", "--no-serve"], ["simulate", "quiet"]):
-        assert "was not made by a simulation" in told(*command, "--out", tmp_path).failed(1)
+        assert "was not made by a simulation" in cached_pyrometer(*command, "--out", tmp_path).failed(1)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.heavy
-def test_a_simulated_folder_is_made_anew(told, tmp_path):
+def test_a_simulated_folder_is_made_anew(cached_pyrometer, tmp_path):
     folder = tmp_path / "night"
     for seed in ("1", "2"):
-        lines = told("simulate", "gang_wait", "--seed", seed, "--hours", "4", "--out", folder).lines
-        assert re.fullmatch(r"320 GPU-hours, \$1,117, \d planted faults?: simulated \(gang_wait, seed \d\)\.", lines[0])
+        lines = cached_pyrometer("simulate", "gang_wait", "--seed", seed, "--hours", "4", "--out", folder).lines
+        assert re.fullmatch(
+            r"Simulated 320 GPU-hours, \$1,117 and \d planted faults? \(gang_wait, seed \d\)\.", lines[0]
+        )
         assert json.loads((folder / "truth.json").read_text())["seed"] == int(seed)
-    assert told("check", folder).code == 0
+    assert cached_pyrometer("check", folder).code == 0
 
 
-def test_scenarios_are_listed_and_others_refused(told, tmp_path):
-    lines = told("simulate", "list").lines
+def test_scenarios_are_listed_and_others_refused(cached_pyrometer, tmp_path):
+    lines = cached_pyrometer("simulate", "list").lines
     assert [line.split()[0] for line in lines[1:]] == list(SCENARIOS)
-    assert "'tsunami'" in told("simulate", "tsunami", "--out", tmp_path / "x").failed(2)
-    assert "--out" in told("simulate", "quiet").failed(2)
-    assert "79" in told("simulate", "quiet", "--gpus", "79", "--out", tmp_path / "x").failed(2)
+    assert "'tsunami'" in cached_pyrometer("simulate", "tsunami", "--out", tmp_path / "x").failed(2)
+    assert "--out" in cached_pyrometer("simulate", "quiet").failed(2)
+    assert "79" in cached_pyrometer("simulate", "quiet", "--gpus", "79", "--out", tmp_path / "x").failed(2)
     assert not (tmp_path / "x").exists()
 
 
@@ -125,13 +127,13 @@ def test_on_a_terminal_the_demo_serves_the_page_until_ctrl_c(tmp_path):
 
 
 @pytest.mark.heavy
-def test_live_the_night_grows_and_ends_as_the_whole_night_does(told, tmp_path, monkeypatch):
+def test_live_the_night_grows_and_ends_as_the_whole_night_does(cached_pyrometer, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "pyrometer.cli.commands.demo.LIVE_SPEED", 6_000
     )  # a tenth of the time that a person would look at it
     folder = tmp_path / "night"
-    said = "\n".join(told("demo", "--live", "--out", folder).lines).replace(",", "")
-    dollars = [int(found) for found in re.findall(r"\$(\d+) for", said)]
+    printed = "\n".join(cached_pyrometer("demo", "--live", "--out", folder).lines).replace(",", "")
+    dollars = [int(found) for found in re.findall(r"\$(\d+) for", printed)]
     assert dollars == sorted(dollars)
     assert dollars[0] < dollars[-1]  # how often it tells between depends on the machine
     assert dollars[-1] == 12136

@@ -18,14 +18,14 @@ H100 = "NVIDIA H100 80GB HBM3"
 def offline_run(folder, run_id: str = "abcd1234", **environment) -> None:
     """A folder as W&B's client leaves it, of an hour of training."""
     run = {"run_id": run_id, "project": "vision", "host": "box", "start_time": {"seconds": START_S}}
-    told = [_RECORD(run=run), _RECORD(environment=environment)]
+    history = [_RECORD(run=run), _RECORD(environment=environment)]
     for step in range(60):
         named = {"_timestamp": START_S + 60.0 * step, "_step": step, "val_loss": 1 / (step + 1)}
         items = [{"nested_key": [name], "value_json": str(value)} for name, value in named.items()]
-        told.append(_RECORD(history={"item": items}))
-    told.append(_RECORD(exit={"exit_code": 0}))
+        history.append(_RECORD(history={"item": items}))
+    history.append(_RECORD(exit={"exit_code": 0}))
     file = bytearray(pack("<4sHB", b":W&B", 0xBEE1, 0))
-    for record in told:  # all of them fit into one block
+    for record in history:  # all of them fit into one block
         body = record.SerializeToString()
         file += pack("<IHB", zlib.crc32(b"\1" + body), len(body), 1) + body
     place = folder / "wandb" / f"offline-run-20261114_000000-{run_id}"
@@ -33,17 +33,17 @@ def offline_run(folder, run_id: str = "abcd1234", **environment) -> None:
     (place / f"run-{run_id}.wandb").write_bytes(file)
 
 
-def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known(told, tmp_path):
+def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known(cached_pyrometer, tmp_path):
     offline_run(tmp_path, gpu_nvidia=[{"name": H100}] * 8)
-    said = told("import", "wandb", tmp_path, "--out", tmp_path / "data")
-    assert said.out.startswith("1 run; 1 not joined.")
-    (row,) = told("worth", "vision", "--data", tmp_path / "data", "--price", "2", "-o", "json").json["runs"]
+    result = cached_pyrometer("import", "wandb", tmp_path, "--out", tmp_path / "data")
+    assert result.out.startswith("1 run; 1 not joined.")
+    (row,) = cached_pyrometer("worth", "vision", "--data", tmp_path / "data", "--price", "2", "-o", "json").json["runs"]
     assert (row["run"], row["best"]) == ("vision/abcd1234", 1 / 60)
     assert row["usd_micro"] == round(8 * 2_000_000 * 59 / 60)  # the last word came in its last minute
     assert row["goodput"] is None  # nobody saw its steps: that is not none of its time
-    said = told("show", "vision/abcd1234", "--data", tmp_path / "data").out
-    assert "wandb_run of rank 0: vision/abcd1234" in said
-    assert "training" not in said
+    result = cached_pyrometer("show", "vision/abcd1234", "--data", tmp_path / "data").out
+    assert "wandb_run of rank 0: vision/abcd1234" in result
+    assert "training" not in result
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known
 )
 def test_what_cannot_be_read_is_said(pyrometer, tmp_path, monkeypatch, arguments, code, words):
     monkeypatch.chdir(tmp_path)
-    said = pyrometer(*arguments, "--out", tmp_path / "data").failed(code)
-    assert words in said
+    error = pyrometer(*arguments, "--out", tmp_path / "data").failed(code)
+    assert words in error
 
 
 def test_what_cannot_be_stamped_is_said(pyrometer, tmp_path, monkeypatch):
@@ -80,9 +80,9 @@ def test_a_server_tells_offline_runs_of_wandb_what_they_cost(pyrometer, tmp_path
     (data / "settings.yaml").write_text(f'wandb_stamp: "yes"\nwandb_dir: {runs}\n')
     with serving(data, PYROMETER_PRICE_BOOK=str(book(tmp_path))) as client:
         deadline = time.monotonic() + 60
-        while 'tracker="wandb"' not in (said := client.get("/metrics").text) and time.monotonic() < deadline:
+        while 'tracker="wandb"' not in (printed := client.get("/metrics").text) and time.monotonic() < deadline:
             time.sleep(0.2)
-    assert 'pyrometer_tracker_stamps_total{outcome="sent",tracker="wandb"} 1.0' in said
+    assert 'pyrometer_tracker_stamps_total{outcome="sent",tracker="wandb"} 1.0' in printed
     (part,) = [Folder(place) for place in folders(runs) if "20261114_000000" not in place.name]
     assert not part.read()  # it is no run, but a stamp beside one
     assert part.summary["pyrometer/usd"] == pytest.approx(8 * 2 * 59 / 60, abs=0.3)

@@ -198,14 +198,14 @@ def test_the_table_says_it_in_words(data: Path, tmp_path: Path, capsys: pytest.C
     with gzip.open(path, "wt") as stream:
         stream.write("day,type,usd,hours\n2026-10-05,p5.48xlarge,200,10\n")
     assert command(str(path), "--data", str(data), "--columns", "day=day,type=type,usd=usd,hours=hours") == 0
-    said = capsys.readouterr()
-    assert "2026-10-05  p5.48xlarge    price differs     10.00     10.00    $200    $160         $40" in said.out
-    assert "The difference is $0.00 from hours and $40 from prices." in said.err
-    assert "4.0 node-hours in the ledger have no instance type. Set it with --map POOL=TYPE." in said.err
+    result = capsys.readouterr()
+    assert "2026-10-05  p5.48xlarge    price differs     10.00     10.00    $200    $160         $40" in result.out
+    assert "The difference is $0.00 from hours and $40 from prices." in result.err
+    assert "4.0 node-hours in the ledger have no instance type. Set it with --map POOL=TYPE." in result.err
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "has no lines that say what was used"),
         ("a,b\n1,2\n", "is no invoice that is known"),
@@ -219,12 +219,12 @@ def test_the_table_says_it_in_words(data: Path, tmp_path: Path, capsys: pytest.C
     ],
 )
 def test_an_invoice_that_cannot_be_read_is_one_sentence(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
 ) -> None:
     path = tmp_path / "bill.csv"
     path.write_text(text)
     assert command(str(path), "--data", str(data)) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert command(str(tmp_path / "nowhere.csv"), "--data", str(data)) == 1
 
 

@@ -44,28 +44,28 @@ def python(script: str) -> list[str]:
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
 )
 def test_the_exit_code_is_the_command_s(variables, tmp_path, script, code):
-    said = run(variables, "--data", str(tmp_path / "d"), "--", "sh", "-c", f"echo out; echo err >&2; {script}")
-    assert (said.returncode, said.stdout) == (code, "out\n")
-    assert said.stderr == "err\npyrometer: no PyTorch training was detected in sh.\n"
+    result = run(variables, "--data", str(tmp_path / "d"), "--", "sh", "-c", f"echo out; echo err >&2; {script}")
+    assert (result.returncode, result.stdout) == (code, "out\n")
+    assert result.stderr == "err\npyrometer: no PyTorch training was detected in sh.\n"
 
 
 @pytest.mark.parametrize(("word", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
 def test_a_command_that_cannot_be_run_is_told_as_shells_do(variables, tmp_path, word, code):
-    said = run(variables, "--data", str(tmp_path / "d"), "--", word)
-    assert said.returncode == code
-    assert said.stderr.startswith(f"pyrometer: {word} cannot be run: ")
-    assert said.stderr.count("\n") == 1
+    result = run(variables, "--data", str(tmp_path / "d"), "--", word)
+    assert result.returncode == code
+    assert result.stderr.startswith(f"pyrometer: {word} cannot be run: ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_it_reads_what_we_would_have_read(variables, tmp_path):
-    said = subprocess.run(
+    result = subprocess.run(
         [*RUN, "--no-gpus", "--data", tmp_path / "d", "--", "cat"],
         env=variables,
         input="in",
         capture_output=True,
         text=True,
     )
-    assert (said.returncode, said.stdout) == (0, "in")
+    assert (result.returncode, result.stdout) == (0, "in")
 
 
 def test_arguments_are_the_command_s_own(variables, tmp_path):
@@ -91,16 +91,16 @@ def test_arguments_are_the_command_s_own(variables, tmp_path):
     ],
 )
 def test_a_usage_error_is_one_sentence(variables, arguments, sentence):
-    said = run(variables, *arguments)
-    assert (said.returncode, said.stdout, said.stderr) == (2, "", f"Error: {sentence}\n")
+    result = run(variables, *arguments)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", f"Error: {sentence}\n")
 
 
 def test_a_spool_that_cannot_be_made_stops_nothing(variables, tmp_path):
     (tmp_path / "file").write_text("")
-    said = run(variables, "--", "sh", "-c", "echo done; exit 4", PYROMETER_SPOOL=str(tmp_path / "file"))
-    assert (said.returncode, said.stdout) == (4, "done\n")
-    assert said.stderr.count("\n") == 1
-    assert said.stderr.endswith("The command runs without telemetry.\n")
+    result = run(variables, "--", "sh", "-c", "echo done; exit 4", PYROMETER_SPOOL=str(tmp_path / "file"))
+    assert (result.returncode, result.stdout) == (4, "done\n")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.endswith("The command runs without telemetry.\n")
 
 
 # -- signals ----------------------------------------------------------------------------------------------------------
@@ -200,10 +200,10 @@ def test_as_the_first_process_of_a_container_it_buries_orphans(variables, tmp_pa
         str(tmp_path / "d"),
         *python(look),
     ]
-    said = subprocess.run(command, env=variables, capture_output=True, text=True)
-    if "unshare" in said.stderr:
-        pytest.skip(f"needs a process namespace: {said.stderr.strip()}")
-    assert (said.returncode, said.stdout) == (0, "1 []\n")
+    result = subprocess.run(command, env=variables, capture_output=True, text=True)
+    if "unshare" in result.stderr:
+        pytest.skip(f"needs a process namespace: {result.stderr.strip()}")
+    assert (result.returncode, result.stdout) == (0, "1 []\n")
 
 
 # -- what the command sees --------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_as_the_first_process_of_a_container_it_buries_orphans(variables, tmp_pa
 
 def test_the_command_is_told_where_to_send(variables, tmp_path):
     show = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('PYROMETER_')}))"
-    said = run(
+    result = run(
         variables,
         "--data",
         str(tmp_path / "my data"),
@@ -223,15 +223,15 @@ def test_the_command_is_told_where_to_send(variables, tmp_path):
         "paths",
         *python(show),
     )
-    told = json.loads(said.stdout)
-    spool = told.pop("PYROMETER_SPOOL")
-    assert told == {
+    printed = json.loads(result.stdout)
+    spool = printed.pop("PYROMETER_SPOOL")
+    assert printed == {
         "PYROMETER_ENDPOINT": (tmp_path / "my data").as_uri(),
         "PYROMETER_RUN": "r 1",
         "PYROMETER_EXPERIMENT": "sft",
         "PYROMETER_REDACT": "paths",
     }
-    assert Path(spool) == spool_folder({**variables, **told})
+    assert Path(spool) == spool_folder({**variables, **printed})
 
 
 def test_a_sitecustomize_of_the_user_s_own_and_their_path_are_kept(variables, tmp_path):
@@ -242,19 +242,19 @@ def test_a_sitecustomize_of_the_user_s_own_and_their_path_are_kept(variables, tm
         "print(of_the_user, sys.modules['sitecustomize'].__file__, ours)"
     )
     path = f"{tmp_path / 'own'}{os.pathsep}{SOURCES}"
-    said = run(variables, "--data", str(tmp_path / "d"), *python(show), PYTHONPATH=path)
+    result = run(variables, "--data", str(tmp_path / "d"), *python(show), PYTHONPATH=path)
     theirs = str(tmp_path / "own" / "sitecustomize.py")
-    assert said.stdout == f"{theirs} {theirs} []\n"
+    assert result.stdout == f"{theirs} {theirs} []\n"
 
 
 def test_an_error_in_it_looks_as_it_would(variables, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("raise ValueError('theirs')")
     path = f"{tmp_path / 'own'}{os.pathsep}{SOURCES}"
-    said = run(variables, "--data", str(tmp_path / "d"), *python("print('runs')"), PYTHONPATH=path)
-    assert said.stdout == "runs\n"
-    assert "Error in sitecustomize" in said.stderr
-    assert "ValueError: theirs" in said.stderr
+    result = run(variables, "--data", str(tmp_path / "d"), *python("print('runs')"), PYTHONPATH=path)
+    assert result.stdout == "runs\n"
+    assert "Error in sitecustomize" in result.stderr
+    assert "ValueError: theirs" in result.stderr
 
 
 def started_from(folder: Path, boot: str) -> Path:
@@ -281,10 +281,10 @@ def test_a_python_without_pyrometer_is_instrumented_and_never_broken(variables, 
     site = started_from(tmp_path, boot) / "train" / "site"
     show = "import sys; print([p for p in sys.path if 'elsewhere' in p])"
     bare = sys._base_executable  # outside of the environment in which this test runs
-    said = subprocess.run(
+    result = subprocess.run(
         [bare, "-c", show], env={**variables, "PYTHONPATH": str(site)}, capture_output=True, text=True
     )
-    assert (said.returncode, said.stdout, said.stderr) == (0, f"{says}[]\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{says}[]\n", "")
 
 
 # -- what it brings home ----------------------------------------------------------------------------------------------
@@ -300,12 +300,12 @@ time.sleep(1.2)
 
 def test_a_server_gets_everything_and_the_last_line_says_where_to_look(variables, tmp_path):
     collector = Collector()
-    said = run(
+    result = run(
         variables, "--server", collector.url, *python(TRAIN + "here.view[ring.ENDED] = 1"), PYROMETER_TOKEN="t-1"
     )
     collector.close()
-    assert said.returncode == 0
-    assert said.stderr == f"pyrometer: `pyrometer show r1 --server {collector.url}` shows what happened.\n"
+    assert result.returncode == 0
+    assert result.stderr == f"pyrometer: `pyrometer show r1 --server {collector.url}` shows what happened.\n"
     assert [plain(record.attributes)["pyrometer.kind"] for _, record in logs(collector.taken)] == ["checkpoint_saved"]
     assert {headers["Authorization"] for _, headers in collector.requests} == {"Bearer t-1"}
 
@@ -313,16 +313,16 @@ def test_a_server_gets_everything_and_the_last_line_says_where_to_look(variables
 @pytest.mark.heavy
 def test_a_rank_that_is_the_command_and_is_killed_ends_with_its_signal(variables, tmp_path):
     collector = Collector()
-    said = run(variables, "--server", collector.url, *python(TRAIN + "os.kill(os.getpid(), 9)"))
+    result = run(variables, "--server", collector.url, *python(TRAIN + "os.kill(os.getpid(), 9)"))
     collector.close()
-    assert said.returncode == 137
+    assert result.returncode == 137
     ends = [plain(r.attributes) for _, r in logs(collector.taken) if r.event_name == "pyrometer.run"]
     assert [(end["pyrometer.outcome"], end["pyrometer.reason"]) for end in ends] == [("killed", "SIGKILL")]
 
 
 def test_without_a_server_it_is_kept_here(variables, tmp_path):
-    said = run(variables, *python(TRAIN), cwd=tmp_path)
-    assert said.stderr == (
+    result = run(variables, *python(TRAIN), cwd=tmp_path)
+    assert result.stderr == (
         "pyrometer: `pyrometer show r1 --data pyrometer-data` shows what happened. "
         "Stored in pyrometer-data, because neither --server nor --data was passed.\n"
     )
@@ -337,11 +337,11 @@ def test_a_server_that_is_away_is_told_and_the_next_run_brings_both(variables, t
     url, port = collector.url, int(collector.url.rpartition(":")[2])
     collector.close()
     begun = time.monotonic()
-    said = run(variables, "--server", url, *python(TRAIN + "here.view[ring.ENDED] = 1"), PYROMETER_FLUSH_S="0.5")
+    result = run(variables, "--server", url, *python(TRAIN + "here.view[ring.ENDED] = 1"), PYROMETER_FLUSH_S="0.5")
     assert time.monotonic() - begun < 10
-    assert said.returncode == 0
+    assert result.returncode == 0
     spool = Spool(spool_folder({**variables, "PYROMETER_ENDPOINT": url}))
-    assert said.stderr == (
+    assert result.stderr == (
         f"pyrometer: 1 files of telemetry are waiting in {spool.folder}, because {url} does not accept them: "
         "Connection refused. The next `pyrometer run` with the same destination sends them.\n"
     )
@@ -366,15 +366,15 @@ def test_who_does_not_want_to_wait_for_an_absent_server_need_not(variables, tmp_
     assert process.stdout.readline() == "over\n"
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=15)
+    _, printed = process.communicate(timeout=15)
     assert process.returncode == 0
-    assert "files of telemetry are waiting in" in told
+    assert "files of telemetry are waiting in" in printed
 
 
 def test_a_terminal_that_is_gone_takes_no_exit_code_with_it(variables, tmp_path):
     command = [*RUN, "--no-gpus", "--data", str(tmp_path / "d"), "--", "sh", "-c", "exit 6"]
-    said = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], env=variables)
-    assert said.returncode == 6
+    result = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], env=variables)
+    assert result.returncode == 6
 
 
 @pytest.mark.heavy

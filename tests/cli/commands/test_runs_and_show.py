@@ -125,9 +125,9 @@ def test_what_cannot_be_read_is_said_and_put_aside(pyrometer, folder):
     inbox = folder / "inbox" / "otlp"
     (inbox / "0.logs.json.gz").write_bytes(b"nonsense")
     (inbox / "1.logs.json.gz.tmp").write_bytes(b"half")
-    said = pyrometer("runs", "--data", folder)
-    assert said.code == 0
-    assert "1 record of a run skipped: malformed." in said.err
+    result = pyrometer("runs", "--data", folder)
+    assert result.code == 0
+    assert "1 record of a run skipped: malformed." in result.err
     assert sorted(path.name for path in inbox.iterdir()) == ["0.logs.json.gz.refused", "1.logs.json.gz.tmp"]
     assert pyrometer("runs", "--data", folder).err == ""
 

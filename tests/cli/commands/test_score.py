@@ -58,8 +58,8 @@ def simulated(tmp_path_factory):
     return folder
 
 
-def test_the_json_has_the_keys_of_its_contract(told, simulated):
-    answer = told("score", simulated, "-o", "json").json
+def test_the_json_has_the_keys_of_its_contract(cached_pyrometer, simulated):
+    answer = cached_pyrometer("score", simulated, "-o", "json").json
     assert answer.keys() >= CONTRACT
     assert (answer["precision"], answer["recall"], answer["culprit"]) == (1.0, 0.5, 0.0)
     assert (answer["state_error"], answer["usd_error"], answer["detect_s_p90"]) == (0.0, 0.2, 60.0)
@@ -69,8 +69,8 @@ def test_the_json_has_the_keys_of_its_contract(told, simulated):
     assert answer["wrong"] == []
 
 
-def test_the_table_says_it_in_words(told, simulated):
-    lines = told("score", simulated).lines
+def test_the_table_says_it_in_words(cached_pyrometer, simulated):
+    lines = cached_pyrometer("score", simulated).lines
     assert lines[0] == "Simulated: hang, seed 7, evidence: full"
     assert lines[1] == "findings: precision 100.0%, recall 50.0%, culprit 0.0%"
     assert lines[2] == "error: states 0.0%, dollars 20.0%"
@@ -87,7 +87,7 @@ def test_the_table_says_it_in_words(told, simulated):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "has no truth.json: only folders made by `simulate` or `import recording` can be"),
         ("{", "is not JSON"),
@@ -96,12 +96,12 @@ def test_the_table_says_it_in_words(told, simulated):
         (json.dumps(TRUTH | {"evidence": "none"}), "cannot be used: its evidence is 'none'"),
     ],
 )
-def test_a_truth_that_is_none_is_one_sentence(pyrometer, simulated, tmp_path, text, said):
+def test_a_truth_that_is_none_is_one_sentence(pyrometer, simulated, tmp_path, text, message):
     folder = shutil.copytree(simulated, tmp_path / "copy")
     (folder / "truth.json").unlink()
     if text is not None:
         (folder / "truth.json").write_text(text)
-    assert said in pyrometer("score", folder).failed(1)
+    assert message in pyrometer("score", folder).failed(1)
 
 
 def test_a_folder_that_is_none(pyrometer, tmp_path):

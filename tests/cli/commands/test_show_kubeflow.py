@@ -36,10 +36,10 @@ def test_a_notebook_has_steps_and_trials_as_tables(night):
 
 
 @pytest.mark.heavy
-def test_cost_by_pipeline_and_by_trial_adds_up_to_the_same_total(told, night):
-    whole = told("cost", "--data", night, "--all", "-o", "json").json["total"]
+def test_cost_by_pipeline_and_by_trial_adds_up_to_the_same_total(cached_pyrometer, night):
+    whole = cached_pyrometer("cost", "--data", night, "--all", "-o", "json").json["total"]
     for by in ("pipeline,pipeline_run,pipeline_step", "sweep,trial", "pipeline_step,team,state"):
-        answer = told("cost", "--by", by, "--data", night, "--all", "-o", "json").json
+        answer = cached_pyrometer("cost", "--by", by, "--data", night, "--all", "-o", "json").json
         assert answer["total"] == whole
         assert sum(row["usd_micro"] for row in answer["rows"]) == whole["usd_micro"]
         names = {row[by.split(",")[0]] for row in answer["rows"]}
@@ -47,8 +47,8 @@ def test_cost_by_pipeline_and_by_trial_adds_up_to_the_same_total(told, night):
         assert names & {"retrain-ranker", "lr-search", "train"}
 
 
-def test_a_run_of_a_pipeline_is_shown_by_its_steps(told, night):
-    lines = told("show", "nightly 2026-10-08", "--data", night).lines
+def test_a_run_of_a_pipeline_is_shown_by_its_steps(cached_pyrometer, night):
+    lines = cached_pyrometer("show", "nightly 2026-10-08", "--data", night).lines
     assert lines[0] == "nightly 2026-10-08: succeeded"
     assert re.fullmatch(r"\$\d+ for [\d.]+ GPU-hours, \$[\d.]+ wasted, \d+% of the time training", lines[1])
     steps = {line.split()[0]: line for line in lines[5:]}
@@ -66,18 +66,18 @@ def test_a_run_of_a_pipeline_is_shown_by_its_steps(told, night):
 
 
 @pytest.mark.heavy
-def test_the_same_by_its_id_and_a_wrong_name_is_told_a_near_one(told, night):
-    about = told("show", "nightly 2026-10-08", "--data", night, "-o", "json").json["pipeline"]
-    again = told("show", about["id"], "--data", night, "-o", "json").json["pipeline"]
+def test_the_same_by_its_id_and_a_wrong_name_is_told_a_near_one(cached_pyrometer, night):
+    about = cached_pyrometer("show", "nightly 2026-10-08", "--data", night, "-o", "json").json["pipeline"]
+    again = cached_pyrometer("show", about["id"], "--data", night, "-o", "json").json["pipeline"]
     assert again == about
     assert sum(row["usd_micro"] for row in about["steps"]) == about["total"]["usd_micro"]
-    said = told("show", "nightly 2026-10-09", "--data", night).failed(1)
-    assert said == "Run 'nightly 2026-10-09' not found in this time range. Did you mean 'nightly 2026-10-08'?"
+    error = cached_pyrometer("show", "nightly 2026-10-09", "--data", night).failed(1)
+    assert error == "Run 'nightly 2026-10-09' not found in this time range. Did you mean 'nightly 2026-10-08'?"
 
 
-def test_a_sweep_is_shown_by_its_trials(told, night):
-    lines = told("show", "lr-search", "--data", night).lines
-    sweep = told("show", "lr-search", "--data", night, "-o", "json").json["sweep"]
+def test_a_sweep_is_shown_by_its_trials(cached_pyrometer, night):
+    lines = cached_pyrometer("show", "lr-search", "--data", night).lines
+    sweep = cached_pyrometer("show", "lr-search", "--data", night, "-o", "json").json["sweep"]
     assert lines[0] == "lr-search: succeeded"
     assert f"{sweep['best_trial']} won" in lines[5]
     assert len(sweep["trials"]) == 10
@@ -87,37 +87,39 @@ def test_a_sweep_is_shown_by_its_trials(told, night):
 
 
 @pytest.mark.heavy
-def test_a_step_s_run_says_which_pipeline_it_is_of(told, night):
+def test_a_step_s_run_says_which_pipeline_it_is_of(cached_pyrometer, night):
     (run,) = [
-        row for row in told("runs", "--data", night, "-o", "json").json["rows"] if row["run"].endswith("train-x2k9d")
+        row
+        for row in cached_pyrometer("runs", "--data", night, "-o", "json").json["rows"]
+        if row["run"].endswith("train-x2k9d")
     ]
     assert (run["pipeline"]["name"], run["pipeline"]["step"]) == ("nightly 2026-10-08", "train")
-    lines = told("show", run["run"], "--data", night).lines
+    lines = cached_pyrometer("show", run["run"], "--data", night).lines
     assert "step train of pipeline run nightly 2026-10-08" in lines
 
 
 @pytest.mark.heavy
-def test_a_trainjob_is_shown_by_its_name_with_its_progress(told, night):
-    lines = told("show", "gemma-sft", "--data", night).lines
+def test_a_trainjob_is_shown_by_its_name_with_its_progress(cached_pyrometer, night):
+    lines = cached_pyrometer("show", "gemma-sft", "--data", night).lines
     assert re.search(r"\d+% done, .* left \(reported by Kubeflow Trainer\)", "\n".join(lines))
     assert any(line.startswith("  loss: ") for line in lines)
     assert not any(line.startswith("  progress: ") for line in lines)
-    listed = told("runs", "--data", night).lines
+    listed = cached_pyrometer("runs", "--data", night).lines
     assert "done" in listed[0]
     (row,) = [line for line in listed if "trainjob-gemma-sft" in line]
     assert re.search(r"\d+%  +\d+ h \d+ min", row)
 
 
 @pytest.mark.heavy
-def test_nothing_is_wrong_with_that_night(told, night):
-    assert told("why", "--data", night, "--all", "-o", "json").json["findings"] == []
-    assert told("score", night, "-o", "json").json["state_error"] < 0.01
-    assert told("check", night).lines[-1].endswith("all is well.")
+def test_nothing_is_wrong_with_that_night(cached_pyrometer, night):
+    assert cached_pyrometer("why", "--data", night, "--all", "-o", "json").json["findings"] == []
+    assert cached_pyrometer("score", night, "-o", "json").json["state_error"] < 0.01
+    assert cached_pyrometer("check", night).lines[-1].endswith("all is well.")
 
 
 def test_where_there_is_no_room_it_says_how_much_it_takes(pyrometer, tmp_path):
-    said = pyrometer("simulate", "kubeflow", "--gpus", "80", "--out", tmp_path / "data").failed(1)
-    assert said == "Too few GPUs for pipelines and a sweep. Pass --gpus 120 or more."
+    error = pyrometer("simulate", "kubeflow", "--gpus", "80", "--out", tmp_path / "data").failed(1)
+    assert error == "Too few GPUs for pipelines and a sweep. Pass --gpus 120 or more."
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
@@ -140,7 +142,7 @@ def test_whatever_is_drawn_is_over_when_it_says_so(seed, hours):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["nightly 2026-10-08", "lr-search", "gemma-sft"])
-def test_answers_are_as_the_api_describes_them(told, night, name):
+def test_answers_are_as_the_api_describes_them(cached_pyrometer, night, name):
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install jsonschema")
     described = document()["paths"]["/api/v1/show"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
-    jsonschema.validate(told("show", name, "--data", night, "-o", "json").json, described)
+    jsonschema.validate(cached_pyrometer("show", name, "--data", night, "-o", "json").json, described)

@@ -61,23 +61,23 @@ class Terminal:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
             env={**environment, "TERM": "xterm-256color"},
         )
-        self.said = ""
+        self.output = ""
 
     def resize(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def type(self, keys: str) -> None:
         """Presses keys; only what is shown after that counts."""
-        self.said = ""
+        self.output = ""
         os.write(self.master, keys.encode())
 
     def until(self, wanted: str) -> str:
         """What is shown, without colours, once a text is there."""
         end_s = time.monotonic() + LONG_S
-        while wanted not in ESCAPES.sub("", self.said):
-            assert time.monotonic() < end_s, f"{wanted!r} never came: {ESCAPES.sub('', self.said)[-3000:]}"
+        while wanted not in ESCAPES.sub("", self.output):
+            assert time.monotonic() < end_s, f"{wanted!r} never came: {ESCAPES.sub('', self.output)[-3000:]}"
             self._read(0.2)
-        return ESCAPES.sub("", self.said)
+        return ESCAPES.sub("", self.output)
 
     def ended(self) -> int:
         """How it ended. Its last words are read meanwhile, or it could not say them."""
@@ -90,7 +90,7 @@ class Terminal:
 
     def _read(self, timeout_s: float) -> None:
         if select.select([self.master], [], [], timeout_s)[0]:
-            self.said += os.read(self.master, 65536).decode(errors="ignore")
+            self.output += os.read(self.master, 65536).decode(errors="ignore")
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def terminal(*arguments: object, columns: int = 160, lines: int = 20):
 
 
 def restored(one: Terminal) -> bool:
-    return LEFT in one.said and termios.tcgetattr(one.slave) == one.before
+    return LEFT in one.output and termios.tcgetattr(one.slave) == one.before
 
 
 def test_keys_sizes_and_q(busy):
@@ -127,7 +127,7 @@ def test_keys_sizes_and_q(busy):
         assert "llama" not in top.until("/yo▏").rpartition("pyrometer top")[2]
         top.type("\r")
         top.until("filter “yo”")
-        top.said = ""
+        top.output = ""
         top.resize(44, 10)
         narrow = top.until("1–1 of 1")
         assert "team" not in narrow
@@ -143,7 +143,7 @@ def test_ctrl_c_is_a_way_out(busy):
         top.type("\x03")
         assert top.ended() == 0
         assert restored(top)
-        assert "Traceback" not in top.said
+        assert "Traceback" not in top.output
 
 
 @pytest.mark.heavy
@@ -154,11 +154,11 @@ def test_a_server_that_goes_away_and_being_told_to_end(busy, tmp_path):
         top = one.__enter__()
         shown = top.until("by dollars per hour")
         assert str(client.base_url).rstrip("/") in shown
-        top.said = ""
+        top.output = ""
     try:
         shown = top.until("does not answer")
         assert "llama" in top.until("by dollars per hour")  # the last view stays
-        top.said = ""
+        top.output = ""
         top.process.send_signal(signal.SIGTERM)
         assert top.ended() == 128 + signal.SIGTERM
         assert restored(top)

@@ -20,7 +20,7 @@ TRACE = {"run", "step", "trace_id", "spans", "critical_path"}
 SPAN = {"rank", "name", "start_ms", "duration_ms", "batch"}
 LINEAGE = {"run", "step", "updates", "checkpoints"}
 UPDATE = {"rank", "micro_batch", "epoch", "dataset", "samples"}
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.fixture(scope="session")
@@ -48,16 +48,16 @@ def wide(tmp_path_factory):
 
 
 @pytest.mark.parametrize("about", [(), ("--step", "70"), ("--step", "75"), ("--sample", "137")])
-def test_trace_has_the_keys_of_its_contract(told, folder, about):
-    answer = told("trace", RUN, *about, "--data", folder, "-o", "json").json
+def test_trace_has_the_keys_of_its_contract(cached_pyrometer, folder, about):
+    answer = cached_pyrometer("trace", RUN, *about, "--data", folder, "-o", "json").json
     assert answer.keys() >= TRACE
     assert all(span.keys() >= SPAN for span in answer["spans"])
     assert all(piece.keys() >= SPAN - {"batch"} for piece in answer["critical_path"])
 
 
 @pytest.mark.parametrize("about", [("--step", "70"), ("--sample", "137"), ("--checkpoint", "80"), ("--spikes",)])
-def test_lineage_has_the_keys_of_its_contract(told, folder, about):
-    answer = told("lineage", RUN, *about, "--data", folder, "-o", "json").json
+def test_lineage_has_the_keys_of_its_contract(cached_pyrometer, folder, about):
+    answer = cached_pyrometer("lineage", RUN, *about, "--data", folder, "-o", "json").json
     assert answer.keys() >= LINEAGE
     updates = [*answer["updates"], *(one for spike in answer.get("spikes", ()) for one in spike["updates"])]
     assert updates
@@ -65,8 +65,8 @@ def test_lineage_has_the_keys_of_its_contract(told, folder, about):
     assert all(update.keys() >= needed for update in updates)
 
 
-def test_show_says_how_fast_a_run_trains(told, folder):
-    answer = told("show", RUN, "--data", folder, "-o", "json").json
+def test_show_says_how_fast_a_run_trains(cached_pyrometer, folder):
+    answer = cached_pyrometer("show", RUN, "--data", folder, "-o", "json").json
     assert (answer["step_p50_ms"], answer["step_p99_ms"]) == (119.0, 129.0)
     assert answer["samples_per_s"] == pytest.approx(4 * 160 / 1.2, rel=1e-4)
     assert answer["tokens_per_s"] == pytest.approx(512 * answer["samples_per_s"], rel=1e-4)
@@ -79,15 +79,15 @@ def test_show_says_how_fast_a_run_trains(told, folder):
     assert answer["checkpoints"]["last"]["step"] == 120
     assert answer["best"]["loss"]["goal"] == "min"
     assert answer["best"]["loss"]["best"] == min(point[2] for point in answer["metrics"]["loss"])
-    (row,) = told("runs", "--data", folder, "-o", "json").json["rows"]
+    (row,) = cached_pyrometer("runs", "--data", folder, "-o", "json").json["rows"]
     assert {name: answer[name] for name in row} == row
 
 
 # -- what a person reads ----------------------------------------------------------------------------------------------
 
 
-def test_a_step_is_told(told, folder):
-    text = told("trace", RUN, "--step", "70", "--data", folder).out
+def test_a_step_is_told(cached_pyrometer, folder):
+    text = cached_pyrometer("trace", RUN, "--step", "70", "--data", folder).out
     assert "3 ranks waited 24.0 ms for rank 2: its backward took 56.0 ms, 24.0 ms more than" in text
     rows = [line for line in text.splitlines() if re.match(r"^[▶ ] rank \d +[a-z]", line)]
     assert [line.split()[2 if line.startswith("▶") else 1] for line in rows] == ["2", "0", "1", "3"]
@@ -98,15 +98,15 @@ def test_a_step_is_told(told, folder):
     assert "Clocks of nodes differ by up to" in text
 
 
-def test_of_very_many_ranks_both_ends_are_shown(told, wide):
-    text = told("trace", RUN, "--step", "10", "--data", wide).out
+def test_of_very_many_ranks_both_ends_are_shown(cached_pyrometer, wide):
+    text = cached_pyrometer("trace", RUN, "--step", "10", "--data", wide).out
     rows = [line for line in text.splitlines() if re.match(r"^[▶ ] rank \d+ +[a-z]", line)]
     assert len(rows) == 12
     assert rows[0].startswith("▶ rank 17 ")
     assert "… 28 ranks that waited 24.0–24.0 ms" in text
 
 
-TOLD = [
+EXPLAINED = [
     ("trace",),
     ("trace", "--step", "70"),
     ("trace", "--sample", "137"),
@@ -120,7 +120,7 @@ TOLD = [
 
 
 @pytest.mark.parametrize("columns", [80, 160])
-@pytest.mark.parametrize("about", TOLD, ids=" ".join)
+@pytest.mark.parametrize("about", EXPLAINED, ids=" ".join)
 def test_no_line_is_wider_than_the_terminal(pyrometer, folder, monkeypatch, columns, about):
     monkeypatch.setenv("COLUMNS", str(columns))
     command, *options = about
@@ -128,30 +128,30 @@ def test_no_line_is_wider_than_the_terminal(pyrometer, folder, monkeypatch, colu
     assert [line for line in lines if len(line) > columns and not line.startswith("  pyrometer ")] == []
 
 
-def test_a_step_that_was_not_traced_is_one_sentence(told, folder):
-    said = " ".join(told("trace", RUN, "--step", "75", "--data", folder).lines)
-    assert said == (
+def test_a_step_that_was_not_traced_is_one_sentence(cached_pyrometer, folder):
+    printed = " ".join(cached_pyrometer("trace", RUN, "--step", "75", "--data", folder).lines)
+    assert printed == (
         f"Step 75 of {RUN} was done but not traced: only some steps and slow steps are. "
         "Nearest traced steps: 60, 70, 80, 90."
     )
-    assert "Nearest traced steps: 60" in told("trace", RUN, "--step", "75", "--data", folder, "-o", "perfetto").failed(
-        1
-    )
+    assert "Nearest traced steps: 60" in cached_pyrometer(
+        "trace", RUN, "--step", "75", "--data", folder, "-o", "perfetto"
+    ).failed(1)
 
 
-def test_a_bad_sample_is_found_in_one_command(told, folder, trained):
-    first = told("lineage", RUN, "--spikes", "--data", folder).lines[1]
+def test_a_bad_sample_is_found_in_one_command(cached_pyrometer, folder, trained):
+    first = cached_pyrometer("lineage", RUN, "--spikes", "--data", folder).lines[1]
     assert first.startswith(f"Sample {trained.training.bad_sample} of pairs.parquet is behind all ")
 
 
-def test_a_sample_s_way_is_told(told, folder):
-    text = told("lineage", RUN, "--sample", "137", "--data", folder).out
+def test_a_sample_s_way_is_told(cached_pyrometer, folder):
+    text = cached_pyrometer("lineage", RUN, "--sample", "137", "--data", folder).out
     assert f"{RUN} consumed sample 137 11 times in 2,400 recorded batches" in text
     assert text.count(" 1† ") == 2
 
 
-def test_show_folds_what_happened_often(told, folder):
-    text = told("show", RUN, "--data", folder).out
+def test_show_folds_what_happened_often(cached_pyrometer, folder):
+    text = cached_pyrometer("show", RUN, "--data", folder).out
     assert "rendezvous on 4 ranks" in text
     assert "exception (step 79) of rank 1: RuntimeError: NCCL timeout" in " ".join(text.split())
     assert "MFU" in text
@@ -163,14 +163,14 @@ def test_show_folds_what_happened_often(told, folder):
 
 @pytest.mark.parametrize(("form", "key"), [("perfetto", "traceEvents"), ("otlp", "resourceSpans"), ("json", "spans")])
 @pytest.mark.parametrize("about", [(), ("--step", "70"), ("--sample", "137")])
-def test_a_trace_goes_to_a_file_or_to_stdout(pyrometer, told, folder, tmp_path, form, key, about):
+def test_a_trace_goes_to_a_file_or_to_stdout(pyrometer, cached_pyrometer, folder, tmp_path, form, key, about):
     path = tmp_path / "trace.json"
-    said = pyrometer("trace", RUN, *about, "--data", folder, "-o", form, "--file", path)
+    result = pyrometer("trace", RUN, *about, "--data", folder, "-o", form, "--file", path)
     if about == ("--sample", "137") and form != "json":
-        assert "was traced" in said.failed(1)  # none of its steps was
+        assert "was traced" in result.failed(1)  # none of its steps was
         return
-    assert said.out == ""
-    printed = told("trace", RUN, *about, "--data", folder, "-o", form).json
+    assert result.out == ""
+    printed = cached_pyrometer("trace", RUN, *about, "--data", folder, "-o", form).json
     assert json.loads(path.read_text()) == printed
     assert printed[key] or about == ("--sample", "137")
 
@@ -193,8 +193,8 @@ def test_a_trace_goes_to_a_file_or_to_stdout(pyrometer, told, folder, tmp_path, 
         (("lineage", RUN, "--sample", "1" * 1_001), "--sample has 1,001 characters"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_a_usage_error(told, folder, arguments, says):
-    assert says in told(*arguments, "--data", folder).failed(2)
+def test_a_question_that_makes_no_sense_is_a_usage_error(cached_pyrometer, folder, arguments, says):
+    assert says in cached_pyrometer(*arguments, "--data", folder).failed(2)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(told, folder, arguments
         (("lineage", RUN, "--spikes", "--metric", "accuracy"), "It has: loss."),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(told, folder, arguments, says):
-    assert says in told(*arguments, "--data", folder).failed(1)
+def test_what_is_not_there_is_told_with_what_is(cached_pyrometer, folder, arguments, says):
+    assert says in cached_pyrometer(*arguments, "--data", folder).failed(1)
 
 
 # -- a terminal -------------------------------------------------------------------------------------------------------
@@ -233,11 +233,11 @@ def test_in_a_terminal_bars_have_colours_and_its_width(folder, columns):
             break
         shown += read
     os.close(master)
-    _, said = running.communicate()
-    assert running.returncode == 0, said
+    _, printed = running.communicate()
+    assert running.returncode == 0, printed
     text = shown.decode()
     rows = [line.rstrip("\r") for line in text.split("\n") if "rank 2" in line and "was last" in line]
     assert len(rows) == 1
-    assert len(COLOUR.findall(rows[0])) > 20
-    plain = COLOUR.sub("", rows[0])
+    assert len(COLOR.findall(rows[0])) > 20
+    plain = COLOR.sub("", rows[0])
     assert columns - 20 < len(plain) <= columns

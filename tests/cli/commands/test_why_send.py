@@ -25,18 +25,18 @@ def test_it_is_printed_as_ever_and_sent_in_short(pyrometer, folder, tmp_path, mo
         (folder / "settings.yaml").write_text(f"webhook_url_file: {tmp_path / 'url'}\n")
         monkeypatch.setattr(webhook, "RETRY_PAUSES_S", (0.0,))
         receiver.answers = [(503, {}, b"")]
-        said = pyrometer("why", "--data", folder, "--all", "--send")
-        assert (said.code, said.err) == (0, "")
-        assert "$29 for 8.0 GPU-hours" in said.out
+        result = pyrometer("why", "--data", folder, "--all", "--send")
+        assert (result.code, result.err) == (0, "")
+        assert "$29 for 8.0 GPU-hours" in result.out
         assert receiver.heads == ["What burned: $29 for 8.0 GPU-hours, no waste found"]
         receiver.answers = [(410, {}, b"channel_is_archived")] * 2
-        said = pyrometer("why", "--data", folder, "--all", "--send")
-    assert said.code == 1
+        result = pyrometer("why", "--data", folder, "--all", "--send")
+    assert result.code == 1
     assert (
-        said.err
+        result.err
         == f"Error: The webhook of {tmp_path / 'url'} did not receive the summary: HTTP 410, channel_is_archived.\n"
     )
-    assert SECRET not in said.out + said.err
+    assert SECRET not in result.out + result.err
 
 
 def test_without_a_webhook_it_says_so_before_it_asks(pyrometer, folder):

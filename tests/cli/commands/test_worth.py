@@ -18,15 +18,15 @@ def finetuned(tmp_path_factory):
     return folder
 
 
-def test_experiments_and_the_sentence_at_the_end(told, finetuned):
-    lines = told("worth", "--data", finetuned).lines
+def test_experiments_and_the_sentence_at_the_end(cached_pyrometer, finetuned):
+    lines = cached_pyrometer("worth", "--data", finetuned).lines
     assert lines[0].split()[:3] == ["experiment", "team", "last"]
     assert lines[1].startswith("sft         speech")
     assert lines[-1] == "$0.47 spent on 1 run of 1 experiment."
 
 
-def test_runs_of_one_with_a_target(told, finetuned):
-    lines = told("worth", "sft", "--data", finetuned, "--price", "2", "--target", "2.2").lines
+def test_runs_of_one_with_a_target(cached_pyrometer, finetuned):
+    lines = cached_pyrometer("worth", "sft", "--data", finetuned, "--price", "2", "--target", "2.2").lines
     assert lines[1].startswith("★  llama-sft  succeeded")
     assert "to target" in lines[0]
     assert "$0.07" in lines[1]
@@ -54,18 +54,18 @@ def test_the_table_says_which_runs_were_beaten(pyrometer, tmp_path):
 def test_an_experiment_without_runs_has_a_cost(pyrometer, tmp_path):
     with Store(tmp_path / "data", create=True) as store:
         store.append([*cluster(), *job()])
-    said = pyrometer("worth", "llama-sft", "--data", tmp_path / "data")
-    assert said.lines == ["llama-sft has no training runs in this time range. It cost $29."]
+    result = pyrometer("worth", "llama-sft", "--data", tmp_path / "data")
+    assert result.lines == ["llama-sft has no training runs in this time range. It cost $29."]
     assert pyrometer("worth", "llama-sft", "--data", tmp_path / "data", "-o", "json").json["runs"] == []
     chart = pyrometer("worth", "llama-sft", "--data", tmp_path / "data", "-o", "chart")
     assert "Traceback" not in chart.err
 
 
 def test_another_experiment_or_metric_is_refused_with_what_there_is(pyrometer, finetuned):
-    said = pyrometer("worth", "sftt", "--data", finetuned).failed(1)
-    assert said == "Experiment 'sftt' not found in this time range. Did you mean 'sft'?"
-    said = pyrometer("worth", "sft", "--metric", "acc", "--data", finetuned).failed(1)
-    assert said == "No run reported a metric 'acc' in this time range. Reported: loss."
+    error = pyrometer("worth", "sftt", "--data", finetuned).failed(1)
+    assert error == "Experiment 'sftt' not found in this time range. Did you mean 'sft'?"
+    error = pyrometer("worth", "sft", "--metric", "acc", "--data", finetuned).failed(1)
+    assert error == "No run reported a metric 'acc' in this time range. Reported: loss."
     assert "'soon' is not a number" in pyrometer("worth", "sft", "--target", "soon", "--data", finetuned).failed(2)
     assert "needs an experiment" in pyrometer("worth", "--target", "1", "--data", finetuned).failed(2)
 
@@ -81,12 +81,14 @@ def test_a_folder_without_runs(pyrometer, autumn):
 )
 def test_a_chart_against_anything_that_a_run_spends(pyrometer, finetuned, monkeypatch, by, below):
     monkeypatch.setenv("COLUMNS", "80")
-    said = pyrometer("worth", "sft", "--data", finetuned, "--price", "2", "--target", "2.2", "-o", "chart", "--by", by)
-    assert said.lines[0].startswith("loss, lower is better, against ")
-    assert max(map(len, said.lines)) <= 80
-    assert any(line.lstrip().startswith("2.2┤") and "╌" in line for line in said.lines)
-    assert any("A ★ llama-sft" in line and "target after $0.07" in line for line in said.lines)
-    (ticks,) = [said.lines[n + 1].split() for n, line in enumerate(said.lines) if line.lstrip().startswith("└")]
+    result = pyrometer(
+        "worth", "sft", "--data", finetuned, "--price", "2", "--target", "2.2", "-o", "chart", "--by", by
+    )
+    assert result.lines[0].startswith("loss, lower is better, against ")
+    assert max(map(len, result.lines)) <= 80
+    assert any(line.lstrip().startswith("2.2┤") and "╌" in line for line in result.lines)
+    assert any("A ★ llama-sft" in line and "target after $0.07" in line for line in result.lines)
+    (ticks,) = [result.lines[n + 1].split() for n, line in enumerate(result.lines) if line.lstrip().startswith("└")]
     assert below in ticks
 
 
@@ -95,11 +97,11 @@ def test_a_chart_needs_an_experiment_a_metric_and_a_price(pyrometer, finetuned, 
     assert "--by needs -o chart" in pyrometer("worth", "sft", "--by", "step", "--data", finetuned).failed(2)
     with Store(tmp_path / "data", create=True) as store:
         priceless = [record for record in cluster() if type(record).__name__ != "Price"]
-        store.append([*priceless, *run_records("quiet", 0, 9, []), *run_records("a", 1, 9, [1.0], experiment="told")])
-    said = pyrometer("worth", "sweep", "-o", "chart", "--data", tmp_path / "data").failed(1)
-    assert said == "No run of 'sweep' has reported a metric, so there is no curve to draw."
+        store.append([*priceless, *run_records("quiet", 0, 9, []), *run_records("a", 1, 9, [1.0], experiment="priced")])
+    error = pyrometer("worth", "sweep", "-o", "chart", "--data", tmp_path / "data").failed(1)
+    assert error == "No run of 'sweep' has reported a metric, so there is no curve to draw."
     assert "set one per GPU-hour with --price" in pyrometer(
-        "worth", "told", "-o", "chart", "--data", tmp_path / "data"
+        "worth", "priced", "-o", "chart", "--data", tmp_path / "data"
     ).failed(1)
 
 

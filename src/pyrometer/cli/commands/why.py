@@ -33,7 +33,7 @@ from pyrometer.render.why_text import plain, render_text
 def command(
     request: ReadRequest, kube: bool, context: str | None, prometheus: str | None, path: Path | None, send: bool
 ) -> None:
-    """Shows GPU time and dollars by state, and the findings that cost most: who, since when, how much, the evidence,
+    """Shows GPU time and dollars by state, and the findings that cost most: who, when, how much, the evidence,
     and what to do."""
     send_answer = _webhook(request) if send else None
     if kube or prometheus:
