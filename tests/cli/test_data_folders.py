@@ -33,7 +33,7 @@ def trace(tmp_path):
 # -- import -----------------------------------------------------------------------------------------------------------
 
 
-def test_import_says_what_it_read_and_what_to_do_next(pyrometer, trace, tmp_path):
+def test_import_prints_a_summary_and_the_next_command(pyrometer, trace, tmp_path):
     folder = tmp_path / "data"
     first, second = pyrometer("import", "openb", trace, "--out", folder).lines
     assert first == "2.2 GPU-hours (Running 2.0, Failed 0.2), 1 pods without a GPU, 1 GPU pods never scheduled."
@@ -41,7 +41,7 @@ def test_import_says_what_it_read_and_what_to_do_next(pyrometer, trace, tmp_path
     assert pyrometer("why", "--data", folder, "--all").code == 0
 
 
-def test_import_of_a_little_is_in_minutes(pyrometer, h200, tmp_path):
+def test_import_prints_short_time_in_gpu_minutes(pyrometer, h200, tmp_path):
     first, _ = pyrometer("import", "recording", h200, "--out", tmp_path / "data").lines
     assert first == "4.5 GPU-minutes (Running 4.3, free 0.2), 537 GPU samples, 2,934 steps."
 
@@ -54,13 +54,13 @@ def test_import_reads_philly(pyrometer, tmp_path):
     assert [(row["team"], row["gpu_hours"]) for row in answer["rows"]] == [("11cb48", 8.0)]
 
 
-def test_importing_twice_changes_no_answer(pyrometer, cached_pyrometer, recorded, copy_of_recorded, h200):
+def test_importing_the_same_data_again_changes_no_answer(pyrometer, cached_pyrometer, recorded, copy_of_recorded, h200):
     assert pyrometer("import", "recording", h200, "--out", copy_of_recorded).lines[0].startswith("4.5 GPU-minutes")
     again = pyrometer("why", "--data", copy_of_recorded, "--all", "-o", "json").json
     assert again == cached_pyrometer("why", "--data", recorded, "--all", "-o", "json").json
 
 
-def test_a_recording_brings_its_limits(recorded):
+def test_import_of_a_recording_writes_its_settings(recorded):
     assert yaml.safe_load((recorded / "settings.yaml").read_text()) == {
         "hang_limit_ms": 5_000,
         "finding_min_ms": 5_000,
@@ -68,14 +68,14 @@ def test_a_recording_brings_its_limits(recorded):
     }
 
 
-def test_importing_again_keeps_settings_that_were_changed(pyrometer, h200, copy_of_recorded):
+def test_importing_again_keeps_changed_settings(pyrometer, h200, copy_of_recorded):
     path = copy_of_recorded / "settings.yaml"
     path.write_text("hang_limit_ms: 7000\ntimezone: Europe/Berlin\n")
     assert pyrometer("import", "recording", h200, "--out", copy_of_recorded).code == 0
     assert path.read_text() == "hang_limit_ms: 7000\ntimezone: Europe/Berlin\n"
 
 
-def test_without_steps_there_is_no_run(pyrometer, recorded_without_steps):
+def test_import_without_steps_creates_no_run(pyrometer, recorded_without_steps):
     assert pyrometer("runs", "--data", recorded_without_steps, "-o", "json").json == {"rows": []}
 
 
@@ -88,7 +88,7 @@ def test_without_steps_there_is_no_run(pyrometer, recorded_without_steps):
         ("", "no column"),
     ],
 )
-def test_a_bad_trace_fails_in_one_sentence(pyrometer, tmp_path, text, named):
+def test_malformed_trace_is_an_error_with_its_line(pyrometer, tmp_path, text, named):
     path = tmp_path / "trace.csv"
     path.write_text(text)
     error = pyrometer("import", "openb", path, "--out", tmp_path / "data").failed(1)
@@ -96,7 +96,7 @@ def test_a_bad_trace_fails_in_one_sentence(pyrometer, tmp_path, text, named):
     assert named in error
 
 
-def test_a_trace_that_is_corrected_can_be_read_into_the_same_folder(pyrometer, trace, tmp_path):
+def test_corrected_trace_can_be_imported_into_the_same_folder(pyrometer, trace, tmp_path):
     folder = tmp_path / "data"
     trace.write_text(OPENB + "cut,6000\n")
     pyrometer("import", "openb", trace, "--out", folder).failed(1)
@@ -105,7 +105,7 @@ def test_a_trace_that_is_corrected_can_be_read_into_the_same_folder(pyrometer, t
     assert pyrometer("check", folder).code == 0
 
 
-def test_a_trace_of_nothing_says_so(pyrometer, tmp_path):
+def test_trace_without_rows_is_an_error(pyrometer, tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text(OPENB.splitlines()[0] + "\n\n")
     error = pyrometer("import", "openb", path, "--out", tmp_path / "data").failed(1)
@@ -113,7 +113,7 @@ def test_a_trace_of_nothing_says_so(pyrometer, tmp_path):
     assert "nothing to account for" in error
 
 
-def test_a_bad_recording_fails_in_one_sentence(pyrometer, h200, tmp_path):
+def test_incomplete_recording_is_an_error(pyrometer, h200, tmp_path):
     broken = shutil.copytree(h200, tmp_path / "broken")
     (broken / "a-truth.json").unlink()
     assert str(broken) in pyrometer("import", "recording", broken, "--out", tmp_path / "data").failed(1)
@@ -136,12 +136,12 @@ def tamper(path, change):
 
 
 @pytest.mark.parametrize("folder", ["recorded", "recorded_without_steps", "autumn", "unpriced"])
-def test_a_good_folder_is_well(pyrometer, request, folder):
+def test_check_accepts_an_intact_folder(pyrometer, request, folder):
     (line,) = pyrometer("check", request.getfixturevalue(folder)).lines
     assert line.endswith(": all is well.")
 
 
-def test_check_counts_what_was_rejected(pyrometer, copy_of_recorded):
+def test_check_counts_rejected_records(pyrometer, copy_of_recorded):
     with Store(copy_of_recorded) as store:
         store.append([Event(5, "a clock that was never set")])
     rejected, verdict = pyrometer("check", copy_of_recorded).lines
@@ -150,7 +150,7 @@ def test_check_counts_what_was_rejected(pyrometer, copy_of_recorded):
 
 
 @pytest.mark.parametrize("kind", ["gpu_sample", "ledger_row", "pod"])
-def test_check_names_a_part_that_is_gone(pyrometer, copy_of_recorded, kind):
+def test_check_names_a_missing_part(pyrometer, copy_of_recorded, kind):
     path = part(copy_of_recorded, kind)
     path.unlink()
     result = pyrometer("check", copy_of_recorded)
@@ -163,7 +163,7 @@ def test_check_names_a_part_that_is_gone(pyrometer, copy_of_recorded, kind):
 
 @pytest.mark.parametrize("keep", [0, 100, -20])
 @pytest.mark.parametrize("kind", ["metric", "ledger_row"])
-def test_check_names_a_part_that_was_cut(pyrometer, copy_of_recorded, kind, keep):
+def test_check_names_a_truncated_part(pyrometer, copy_of_recorded, kind, keep):
     path = part(copy_of_recorded, kind)
     path.write_bytes(path.read_bytes()[:keep])
     result = pyrometer("check", copy_of_recorded)
@@ -174,7 +174,7 @@ def test_check_names_a_part_that_was_cut(pyrometer, copy_of_recorded, kind, keep
     assert verdict.endswith("not all is well.")
 
 
-def test_check_names_a_part_with_other_rows(pyrometer, copy_of_recorded):
+def test_check_names_a_part_with_changed_rows(pyrometer, copy_of_recorded):
     path = part(copy_of_recorded, "gpu_sample")
     pq.write_table(pq.read_table(path).slice(1), path)
     result = pyrometer("check", copy_of_recorded)
@@ -222,7 +222,7 @@ def twice(rows):
         (twice, "duplicates"),
     ],
 )
-def test_check_finds_a_ledger_that_was_tampered_with(pyrometer, autumn, tmp_path, change, law):
+def test_check_finds_tampered_ledger_rows(pyrometer, autumn, tmp_path, change, law):
     folder = shutil.copytree(autumn, tmp_path / "copy")
     assert pyrometer("check", folder).code == 0
     path = max((folder / "parts" / "ledger_row").rglob("*.parquet"), key=lambda one: one.stat().st_size)
@@ -234,7 +234,7 @@ def test_check_finds_a_ledger_that_was_tampered_with(pyrometer, autumn, tmp_path
 
 
 @pytest.mark.parametrize("change", [shorter, longer])
-def test_check_finds_it_in_a_folder_without_nodes_too(pyrometer, copy_of_recorded, change):
+def test_check_finds_tampered_rows_without_node_records(pyrometer, copy_of_recorded, change):
     """A recording's slot lives for a known time: its ledger must have just that."""
     tamper(part(copy_of_recorded, "ledger_row"), change)
     result = pyrometer("check", copy_of_recorded)
@@ -242,7 +242,7 @@ def test_check_finds_it_in_a_folder_without_nodes_too(pyrometer, copy_of_recorde
     assert "ms" in result.out
 
 
-def test_check_builds_what_is_not_built_yet(pyrometer, tmp_path, autumn):
+def test_check_builds_a_missing_ledger(pyrometer, tmp_path, autumn):
     folder = shutil.copytree(autumn, tmp_path / "copy")
     with Store(folder) as store:
         store.drop_parts([*store.parts("ledger_row"), *store.parts("carry")])

@@ -33,7 +33,7 @@ def lake(folders, pyrometer, tmp_path):
     return tmp_path / "lake"
 
 
-def test_a_lake_answers_as_its_folders_do(folders, lake, pyrometer) -> None:
+def test_lake_answers_equal_those_of_its_folders(folders, lake, pyrometer) -> None:
     for name, folder in folders.items():
         ours = pyrometer("cost", "--lake", lake, "--cluster", name, "--by", "team,state", "-o", "json").json
         (known,) = ours.pop("clusters")
@@ -51,7 +51,7 @@ def test_a_lake_answers_as_its_folders_do(folders, lake, pyrometer) -> None:
     assert again == [f"0 files copied, 0.0 MB: east in {lake}"]
 
 
-def test_what_is_not_possible_is_one_sentence(folders, lake, pyrometer, monkeypatch) -> None:
+def test_impossible_lake_options_are_usage_errors(folders, lake, pyrometer, monkeypatch) -> None:
     assert "Pass --cluster NAME. Clusters in this lake: east, west" in pyrometer("why", "--lake", lake).failed(2)
     assert "Pass only one of" in pyrometer("cost", "--lake", lake, "--data", folders["east"]).failed(2)
     assert "--cluster needs --lake URL" in pyrometer("cost", "--data", folders["east"], "--cluster", "east").failed(2)
@@ -69,7 +69,7 @@ def test_what_is_not_possible_is_one_sentence(folders, lake, pyrometer, monkeypa
     assert needed == "--engine ray needs what is not installed: pip install 'pyrometer[ray]'"
 
 
-def test_a_ray_cluster_that_does_not_answer_is_said_at_once(lake, pyrometer) -> None:
+def test_unreachable_ray_cluster_is_an_error(lake, pyrometer) -> None:
     pytest.importorskip("ray")
     away = pyrometer("cost", "--lake", lake, "--engine", "ray", "--address", "127.0.0.1:9").failed(1)
     assert away == "No Ray cluster answers at --address 127.0.0.1:9: Connection refused."

@@ -30,7 +30,7 @@ def test_help_fits_a_terminal(pyrometer):
 
 
 @pytest.mark.parametrize("argument", ["--version", "-V", "version"])
-def test_version(pyrometer, argument):
+def test_version_is_printed(pyrometer, argument):
     assert pyrometer(argument).lines == [f"pyrometer {__version__}"]
 
 
@@ -42,7 +42,7 @@ def test_every_command_has_help(pyrometer, name):
     assert max(map(len, result.lines)) <= 80
 
 
-def test_as_a_module_it_is_the_same_program():
+def test_python_m_pyrometer_runs_the_command():
     result = subprocess.run(
         [sys.executable, "-m", "pyrometer", "--version"], capture_output=True, text=True, check=True
     )
@@ -55,13 +55,13 @@ def test_as_a_module_it_is_the_same_program():
 @pytest.mark.parametrize(
     ("typed", "meant"), [("wyh", "why"), ("costs", "cost"), ("shwo", "show"), ("rnus", "runs"), ("imports", "import")]
 )
-def test_an_unknown_command_gets_a_suggestion(pyrometer, typed, meant):
+def test_unknown_command_gets_a_suggestion(pyrometer, typed, meant):
     text = pyrometer(typed).failed(2)
     assert repr(typed) in text
     assert f"Did you mean `pyrometer {meant}`?" in text
 
 
-def test_a_command_like_none_gets_the_way_out(pyrometer):
+def test_unknown_command_without_a_match_names_help(pyrometer):
     assert "`pyrometer --help`" in pyrometer("zzzzzz").failed(2)
 
 
@@ -84,12 +84,12 @@ def test_a_command_like_none_gets_the_way_out(pyrometer):
         (("import", "openb", ".", "--out", "x", "--without-steps"), "--without-steps"),
     ],
 )
-def test_a_usage_error_is_one_line_that_names_it(pyrometer, arguments, named):
+def test_usage_error_is_one_line_that_names_the_argument(pyrometer, arguments, named):
     assert named in pyrometer(*arguments).failed(2)
 
 
 @pytest.mark.parametrize("name", READ_COMMANDS)
-def test_without_a_folder_both_ways_to_name_one_are_told(pyrometer, name):
+def test_error_without_a_data_folder_names_the_option_and_the_variable(pyrometer, name):
     text = pyrometer(name, *READ_COMMANDS[name]).failed(2)
     assert "--data" in text
     assert "PYROMETER_DATA" in text
@@ -99,7 +99,7 @@ def test_without_a_folder_both_ways_to_name_one_are_told(pyrometer, name):
 
 
 @pytest.mark.parametrize("name", [*READ_COMMANDS, "check"])
-def test_a_missing_folder_is_named(pyrometer, tmp_path, name):
+def test_error_names_a_missing_data_folder(pyrometer, tmp_path, name):
     folder = tmp_path / "missing"
     at = (folder,) if name == "check" else ("--data", folder)
     text = pyrometer(name, *READ_COMMANDS.get(name, ()), *at).failed(1)
@@ -108,26 +108,26 @@ def test_a_missing_folder_is_named(pyrometer, tmp_path, name):
     assert not folder.exists()  # asking does not make one
 
 
-def test_a_file_is_not_a_folder(pyrometer, tmp_path, h200):
+def test_file_as_data_folder_is_an_error(pyrometer, tmp_path, h200):
     path = tmp_path / "file"
     path.write_text("words")
     assert str(path) in pyrometer("why", "--data", path).failed(1)
     assert str(path) in pyrometer("import", "recording", h200, "--out", path).failed(1)
 
 
-def test_a_database_that_is_none_is_named(pyrometer, tmp_path):
+def test_error_names_a_file_that_is_not_a_database(pyrometer, tmp_path):
     (tmp_path / "pyrometer.duckdb").write_text("this is not a database, it only has its name" * 100)
     assert str(tmp_path) in pyrometer("why", "--data", tmp_path).failed(1)
 
 
 @pytest.mark.parametrize("name", READ_COMMANDS)
-def test_nothing_to_account_for_is_said(pyrometer, nothing, name):
+def test_empty_folder_has_nothing_to_account_for(pyrometer, nothing, name):
     text = pyrometer(name, *READ_COMMANDS[name], "--data", nothing).failed(1)
     assert str(nothing) in text
     assert "nothing to account for" in text
 
 
-def test_an_empty_folder_checks_out(pyrometer, nothing):
+def test_check_accepts_an_empty_folder(pyrometer, nothing):
     result = pyrometer("check", nothing)
     assert (result.code, result.err) == (0, "")
 
@@ -135,14 +135,14 @@ def test_an_empty_folder_checks_out(pyrometer, nothing):
 @pytest.mark.parametrize(
     ("typed", "hint"), [("recording-b", "Did you mean 'recording-a'?"), ("zzz", "`pyrometer runs`")]
 )
-def test_an_unknown_run_gets_a_suggestion(pyrometer, recorded, typed, hint):
+def test_unknown_run_gets_a_suggestion(pyrometer, recorded, typed, hint):
     text = pyrometer("show", typed, "--data", recorded).failed(1)
     assert repr(typed) in text
     assert hint in text
 
 
 @pytest.mark.parametrize("name", ["why", "check", "import"])
-def test_a_folder_in_use_names_the_process(pyrometer, copy_of_recorded, h200, monkeypatch, name):
+def test_error_names_the_process_that_uses_the_folder(pyrometer, copy_of_recorded, h200, monkeypatch, name):
     for module in ("command_support", "commands.import_"):
         monkeypatch.setattr(f"pyrometer.cli.{module}.WAIT_FOR_FOLDER_S", 0.2)
     arguments = {
@@ -164,7 +164,7 @@ def test_a_folder_in_use_names_the_process(pyrometer, copy_of_recorded, h200, mo
 
 @pytest.mark.parametrize(("kind", "name"), [("gpu_sample", "why"), ("metric", "runs"), ("pod", "cost")])
 @pytest.mark.parametrize("harm", ["gone", "cut"])
-def test_a_broken_folder_is_one_sentence_that_names_check(pyrometer, copy_of_recorded, kind, name, harm):
+def test_error_about_a_broken_part_names_check(pyrometer, copy_of_recorded, kind, name, harm):
     (part,) = (copy_of_recorded / "parts" / kind).rglob("*.parquet")
     if harm == "gone":
         part.unlink()
@@ -175,7 +175,7 @@ def test_a_broken_folder_is_one_sentence_that_names_check(pyrometer, copy_of_rec
     assert "pyrometer check" in text
 
 
-def test_a_folder_of_a_newer_pyrometer_is_left_alone(pyrometer, copy_of_recorded):
+def test_folder_of_a_newer_schema_is_refused(pyrometer, copy_of_recorded):
     import duckdb
 
     with duckdb.connect(str(copy_of_recorded / "pyrometer.duckdb")) as connection:
@@ -183,7 +183,7 @@ def test_a_folder_of_a_newer_pyrometer_is_left_alone(pyrometer, copy_of_recorded
     assert "newer Pyrometer" in pyrometer("why", "--data", copy_of_recorded).failed(1)
 
 
-def test_a_pipe_that_closes_early_is_no_error(recorded):
+def test_closed_pipe_is_not_an_error(recorded):
     if shutil.which("head") is None:
         pytest.skip("needs head")
     command = f"'{sys.executable}' -m pyrometer show recording-a --data '{recorded}' -o json | head -c 10"

@@ -20,7 +20,7 @@ def asking(recorded):
     return sdk.connect(recorded)
 
 
-def test_notebook_cost_equals_the_command(asking, cached_pyrometer, recorded):
+def test_cost_equals_that_of_the_command(asking, cached_pyrometer, recorded):
     printed = cached_pyrometer(
         "cost", "--data", recorded, "--by", "state,workload", "--all", "--price", "2.50", "-o", "json"
     ).json
@@ -42,7 +42,7 @@ def test_findings_have_times_culprits_and_dollars(asking):
     assert table.num_rows == len(answer["findings"]) > 0
 
 
-def test_a_run_has_its_curves_with_dollars(asking):
+def test_show_has_metric_curves_with_dollars(asking):
     (run,) = {row["run"] for row in asking.runs()["rows"]}
     shown = asking.show(run, price=2.5)
     curve = shown.arrow()
@@ -53,13 +53,13 @@ def test_a_run_has_its_curves_with_dollars(asking):
     assert shown.arrow("windows").num_rows == len(shown["windows"])
 
 
-def test_a_time_may_be_one_of_python(asking):
+def test_time_arguments_accept_datetime(asking):
     began = datetime.fromisoformat(asking.cost(all=True)["window"]["from"]).replace(second=0)
     answer = asking.cost(since=began, all=None)
     assert datetime.fromisoformat(answer["window"]["from"]) == began.astimezone(UTC)
 
 
-def test_notebook_connects_to_a_server_with_a_token(copy_of_recorded, pyrometer, recorded):
+def test_connect_sends_the_token_to_a_server(copy_of_recorded, pyrometer, recorded):
     token = pyrometer("token", "create", "ada", "--data", copy_of_recorded).out.split()[-1]
     with serving(copy_of_recorded) as client:
         there = sdk.connect(str(client.base_url).rstrip("/"), token=token)
@@ -68,7 +68,7 @@ def test_notebook_connects_to_a_server_with_a_token(copy_of_recorded, pyrometer,
             sdk.connect(str(client.base_url).rstrip("/"), token="pyro_wrong").cost()
 
 
-def test_invalid_questions_raise_errors_with_a_fix(asking, tmp_path, monkeypatch):
+def test_invalid_questions_raise_errors_that_name_the_value(asking, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="Did you mean 'team'"):
         asking.cost(by="tema")
     with pytest.raises(LookupError, match="Run 'nobody' not found"):
@@ -82,7 +82,30 @@ def test_invalid_questions_raise_errors_with_a_fix(asking, tmp_path, monkeypatch
         sdk.connect()
 
 
-def test_whole_numbers_stay_whole_in_frames():
+def test_html_of_an_answer_is_escaped():
+    rows = [{"team": "<script>alert(1)</script>", "usd": 1.5, "workload": None}] * 30
+    shown = Answer("cost", {"rows": rows})._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+    assert "10 more rows" in shown
+
+
+def test_mixed_cell_types_become_text_columns():
+    rows = [
+        {"value": 1, "culprit": {"rank": 0}},
+        {"value": "one", "culprit": None},
+        {"value": None, "culprit": {"node": "a"}},
+    ]
+    table = Answer("x", {"rows": rows}).arrow()
+    assert table.to_pydict() == {
+        "value": ["1", '"one"', None],
+        "culprit_rank": [0, None, None],
+        "culprit_node": [None, None, "a"],
+    }
+    assert Answer("x", {"rows": []}).arrow().num_rows == 0
+
+
+def test_pandas_frames_keep_integers_exact():
     pytest.importorskip("pandas", reason="needs pandas: pip install 'pyrometer[notebook]'")
     exact = 2**60 + 1  # no float
     frame = Answer("cost", {"rows": [{"usd_micro": exact}, {"usd_micro": None}]}).pandas()
@@ -90,7 +113,7 @@ def test_whole_numbers_stay_whole_in_frames():
 
 
 @pytest.mark.heavy
-def test_the_example_notebook_runs(tmp_path):
+def test_example_notebook_runs(tmp_path):
     nbformat = pytest.importorskip("nbformat", reason="needs nbclient, ipykernel: make test-all")
     nbclient = pytest.importorskip("nbclient", reason="needs nbclient, ipykernel: make test-all")
     notebook = nbformat.read(NOTEBOOK, as_version=4)

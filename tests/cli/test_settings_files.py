@@ -26,18 +26,18 @@ def written(tmp_path):
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-def test_without_anything_there_are_defaults(written):
+def test_settings_without_a_file_are_the_defaults(written):
     assert read_settings(*written()) == read_settings({}) == Settings()
 
 
-def test_a_variable_beats_the_file_beats_the_folder(written):
+def test_variables_override_the_file_and_the_file_overrides_the_folder(written):
     folder = "idle_gap_ms: 1\nhang_limit_ms: 1\nfinding_min_ms: 1"
     file = "hang_limit_ms: 2\nfinding_min_ms: 2"
     settings = read_settings(*written(folder, file, PYROMETER_FINDING_MIN_MS="3"))
     assert settings == Settings(idle_gap_ms=1, hang_limit_ms=2, finding_min_ms=3)
 
 
-def test_every_setting_has_its_variable(written):
+def test_every_setting_has_a_variable(written):
     value_of_type = {
         int: ("7", 7),
         float: ("1.25", 1.25),
@@ -50,25 +50,25 @@ def test_every_setting_has_its_variable(written):
     assert settings._asdict() == {name: value for name, (_, value) in values.items()}
 
 
-def test_a_list_in_a_file_is_a_list(written):
+def test_list_in_a_settings_file_is_read_as_a_list(written):
     assert read_settings(*written("team_rules: [queue, namespace]")).team_rules == ("queue", "namespace")
 
 
 @pytest.mark.parametrize("text", ["team_rules: 7", "team_rules: [7]", "team_rules: ['']", "bill_to: nobody"])
-def test_a_rule_or_choice_that_is_none_is_refused(written, text):
+def test_unknown_rule_or_choice_is_refused(written, text):
     with pytest.raises(SettingError, match="has value"):
         read_settings(*written(text))
 
 
-def test_other_variables_are_none_of_ours(written):
+def test_other_environment_variables_are_ignored(written):
     assert read_settings(*written(PYROMETER_DATA="x", PYROMETER_TEST_DATA="y", IDLE_GAP_MS="1")) == Settings()
 
 
-def test_an_empty_file_changes_nothing(written):
+def test_empty_settings_file_changes_nothing(written):
     assert read_settings(*written("", "# nothing yet\n")) == Settings()
 
 
-def test_a_folder_that_is_not_there_has_no_settings(tmp_path):
+def test_missing_folder_has_default_settings(tmp_path):
     assert read_settings({}, tmp_path / "missing") == Settings()
 
 
@@ -97,7 +97,7 @@ def test_a_folder_that_is_not_there_has_no_settings(tmp_path):
     ],
 )
 @pytest.mark.parametrize("place", ["folder", "file"])
-def test_a_bad_setting_names_its_file(written, text, named, place):
+def test_error_about_a_setting_names_its_file(written, text, named, place):
     given, folder = written(text) if place == "folder" else written(None, text)
     with pytest.raises(SettingError) as caught:
         read_settings(given, folder)
@@ -108,24 +108,24 @@ def test_a_bad_setting_names_its_file(written, text, named, place):
 
 
 @pytest.mark.parametrize("text", ["idle_gap_ms: -1", "idle_gap_ms: 1.5", "idle_gap_ms: true", "timezone:"])
-def test_a_value_that_cannot_be_meant_is_refused(written, text):
+def test_setting_outside_its_range_is_refused(written, text):
     """A negative length of time, half a millisecond, a truth value, no zone."""
     with pytest.raises(SettingError):
         read_settings(*written(text))
 
 
-def test_bytes_are_no_settings(written, tmp_path):
+def test_settings_file_that_is_not_utf8_is_refused(written, tmp_path):
     (tmp_path / FOLDER_FILE).write_bytes(b"timezone: \xff\xfe")
     with pytest.raises(SettingError, match="cannot be read"):
         read_settings({}, tmp_path)
 
 
-def test_a_bad_variable_names_the_environment(written):
+def test_error_about_a_variable_names_the_environment(written):
     with pytest.raises(SettingError, match=r"Environment.*'idle_gap_ms'.*'soon'"):
         read_settings(*written(PYROMETER_IDLE_GAP_MS="soon"))
 
 
-def test_a_settings_file_that_is_missing_is_named(written, tmp_path):
+def test_error_names_a_missing_settings_file(written, tmp_path):
     with pytest.raises(SettingError, match="PYROMETER_SETTINGS") as caught:
         read_settings({"PYROMETER_SETTINGS": str(tmp_path / "missing.yaml")}, tmp_path)
     assert "missing.yaml" in str(caught.value)
@@ -134,7 +134,7 @@ def test_a_settings_file_that_is_missing_is_named(written, tmp_path):
 # -- through the commands ---------------------------------------------------------------------------------------------
 
 
-def test_the_default_folder_is_a_variable(pyrometer, recorded, monkeypatch):
+def test_pyrometer_data_is_the_default_folder(pyrometer, recorded, monkeypatch):
     monkeypatch.setenv("PYROMETER_DATA", str(recorded))
     assert pyrometer("runs").lines == pyrometer("runs", "--data", recorded).lines
     monkeypatch.setenv("PYROMETER_DATA", "/no/such/folder")
@@ -142,7 +142,7 @@ def test_the_default_folder_is_a_variable(pyrometer, recorded, monkeypatch):
     assert pyrometer("runs", "--data", recorded).code == 0  # the option wins
 
 
-def test_the_zone_is_the_nearest_one_that_was_said(pyrometer, copy_of_recorded, tmp_path, monkeypatch):
+def test_timezone_of_the_option_overrides_all_settings(pyrometer, copy_of_recorded, tmp_path, monkeypatch):
     def zone(*arguments):
         answer = pyrometer("cost", "--data", copy_of_recorded, "--all", "-o", "json", *arguments).json
         return answer["window"]["from"][len("2026-11-15T06:15:00") :]
@@ -160,7 +160,7 @@ def test_the_zone_is_the_nearest_one_that_was_said(pyrometer, copy_of_recorded, 
 
 
 @pytest.mark.parametrize("name", ["why", "check", "import"])
-def test_a_bad_setting_fails_a_command_in_one_sentence(pyrometer, copy_of_recorded, h200, monkeypatch, name):
+def test_invalid_setting_is_a_one_line_error_of_a_command(pyrometer, copy_of_recorded, h200, monkeypatch, name):
     arguments = {
         "why": ("--data", copy_of_recorded),
         "check": (copy_of_recorded,),
@@ -172,14 +172,14 @@ def test_a_bad_setting_fails_a_command_in_one_sentence(pyrometer, copy_of_record
     assert "'soon'" in text
 
 
-def test_a_zone_of_the_settings_that_is_none_is_named(pyrometer, recorded, monkeypatch):
+def test_error_names_an_unknown_timezone_setting(pyrometer, recorded, monkeypatch):
     monkeypatch.setenv("PYROMETER_TIMEZONE", "Mars/Olympus")
     result = pyrometer("why", "--data", recorded)
     assert "'Mars/Olympus'" in result.failed(result.code)
     assert result.code in (1, 2)
 
 
-def test_limits_of_the_settings_decide_what_is_told(pyrometer, copy_of_recorded, monkeypatch):
+def test_finding_limits_decide_which_findings_are_shown(pyrometer, copy_of_recorded, monkeypatch):
     def causes():
         answer = pyrometer("why", "--data", copy_of_recorded, "--all", "-o", "json").json
         return {finding["cause"] for finding in answer["findings"]}
@@ -192,7 +192,7 @@ def test_limits_of_the_settings_decide_what_is_told(pyrometer, copy_of_recorded,
     assert causes() == set()  # the run that diverged has ended: nothing is told however little it has cost
 
 
-def test_a_price_book_of_the_settings_applies(pyrometer, copy_of_recorded, tmp_path, monkeypatch):
+def test_price_book_setting_applies(pyrometer, copy_of_recorded, tmp_path, monkeypatch):
     def total():
         return pyrometer("cost", "--data", copy_of_recorded, "--all", "-o", "json").json["total"]
 
@@ -207,7 +207,7 @@ def test_a_price_book_of_the_settings_applies(pyrometer, copy_of_recorded, tmp_p
     assert "assumed" in pyrometer("why", "--data", copy_of_recorded, "--all").out
 
 
-def test_a_price_book_that_cannot_be_read_fails_in_one_sentence(pyrometer, recorded, tmp_path, monkeypatch):
+def test_unreadable_price_book_is_a_one_line_error(pyrometer, recorded, tmp_path, monkeypatch):
     book = tmp_path / "prices.yaml"
     monkeypatch.setenv("PYROMETER_PRICE_BOOK", str(book))
     assert str(book) in pyrometer("why", "--data", recorded).failed(1)

@@ -33,7 +33,7 @@ def test_why_fits_a_terminal_in_any_zone(cached_pyrometer, autumn):
     assert len(first) <= WIDTH
 
 
-def test_why_says_who_since_when_how_much_and_what_to_do(cached_pyrometer, recorded):
+def test_why_prints_who_when_how_much_and_what_to_do(cached_pyrometer, recorded):
     text = cached_pyrometer("why", "--data", recorded, "--all").out
     paragraphs = re.split(r"\n(?= +\$\d)", text)
     hangs = [" ".join(one.split()) for one in paragraphs if " hung for " in one]
@@ -47,13 +47,13 @@ def test_why_says_who_since_when_how_much_and_what_to_do(cached_pyrometer, recor
         assert "→ Set a timeout that ends such hangs within minutes" in hang  # what to do
 
 
-def test_why_begins_with_the_time_and_the_sum(cached_pyrometer, recorded):
+def test_why_begins_with_the_time_range_and_the_total(cached_pyrometer, recorded):
     first, second = cached_pyrometer("why", "--data", recorded, "--all").lines[:2]
     assert first == "Nov 15, 2026, 06:15 – 06:20 UTC (5 min), recorded"
     assert re.fullmatch(r"\$0\.59 for 4\.5 GPU-minutes, \$0\.\d\d wasted \(\d\d%\)", second)
 
 
-def test_why_says_that_prices_are_assumed_or_missing(cached_pyrometer, recorded, unpriced):
+def test_why_notes_assumed_and_missing_prices(cached_pyrometer, recorded, unpriced):
     assert "Prices are assumed: public list prices" in cached_pyrometer("why", "--data", recorded, "--all").out
     text = cached_pyrometer("why", "--data", unpriced, "--all").out
     assert "No price is known for 30.0 GPU-hours" in text
@@ -64,17 +64,17 @@ def test_why_says_that_prices_are_assumed_or_missing(cached_pyrometer, recorded,
     assert "No price" not in text
 
 
-def test_why_says_which_evidence_it_had(cached_pyrometer, recorded, recorded_without_steps):
+def test_why_prints_the_evidence_coverage(cached_pyrometer, recorded, recorded_without_steps):
     assert re.search(r"SDK\s+9\d%", cached_pyrometer("why", "--data", recorded, "--all").out)
     assert re.search(r"SDK\s+0%", cached_pyrometer("why", "--data", recorded_without_steps, "--all").out)
 
 
-def test_nothing_that_burned_is_said_too(cached_pyrometer, unpriced):
+def test_why_without_findings_prints_a_sentence(cached_pyrometer, unpriced):
     text = cached_pyrometer("why", "--data", unpriced, "--last", "5m").out
     assert "No waste with an identifiable cause" in text
 
 
-def test_no_colours_in_a_pipe_or_a_file(cached_pyrometer, pyrometer, recorded, tmp_path):
+def test_output_to_a_pipe_or_a_file_has_no_colors(cached_pyrometer, pyrometer, recorded, tmp_path):
     for name, *arguments in (("why",), ("cost",), ("runs",), ("show", "recording-a")):
         assert "\x1b" not in cached_pyrometer(name, *arguments, "--data", recorded, "--all").out
     pyrometer("why", "--data", recorded, "--all", "--file", tmp_path / "why.txt")
@@ -85,7 +85,7 @@ def test_no_colours_in_a_pipe_or_a_file(cached_pyrometer, pyrometer, recorded, t
 
 
 @pytest.mark.parametrize("form", ["table", "json", "html"])
-def test_a_file_holds_what_would_have_been_printed(cached_pyrometer, pyrometer, recorded, tmp_path, form):
+def test_file_option_writes_what_would_have_been_printed(cached_pyrometer, pyrometer, recorded, tmp_path, form):
     printed = cached_pyrometer("why", "--data", recorded, "--all", "-o", form)
     path = tmp_path / "answer"
     path.write_text("what was there before" * 100_000)
@@ -94,7 +94,7 @@ def test_a_file_holds_what_would_have_been_printed(cached_pyrometer, pyrometer, 
     assert path.read_text(encoding="utf-8") == printed.out
 
 
-def test_the_page_stands_alone(cached_pyrometer, pyrometer, recorded, tmp_path):
+def test_html_report_fetches_nothing(cached_pyrometer, pyrometer, recorded, tmp_path):
     path = tmp_path / "why.html"
     pyrometer("why", "--data", recorded, "--all", "-o", "html", "--file", path)
     page = path.read_text(encoding="utf-8")
@@ -104,7 +104,7 @@ def test_the_page_stands_alone(cached_pyrometer, pyrometer, recorded, tmp_path):
     assert re.search(r"""(?:src|href)=["']?https?:""", page) is None  # nothing is fetched
 
 
-def test_a_file_that_cannot_be_written_is_named(cached_pyrometer, pyrometer, recorded, tmp_path):
+def test_error_names_a_file_that_cannot_be_written(cached_pyrometer, pyrometer, recorded, tmp_path):
     for path in (tmp_path / "missing" / "why.html", tmp_path):
         assert str(path) in pyrometer("why", "--data", recorded, "--all", "-o", "html", "--file", path).failed(1)
 
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_written_is_named(cached_pyrometer, pyrometer, rec
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_has_names_to_the_left_and_figures_to_the_right(capsys):
+def test_table_aligns_names_left_and_figures_right(capsys):
     rows = [["a", None, 1], [{"namespace": "ml", "name": "x", "kind": "Job"}, "b", 10_000], ["total", "", 10_001]]
     print_table(["name", "more", "figure"], rows, figures=1, foot=True)
     assert capsys.readouterr().out.splitlines() == [
@@ -124,7 +124,7 @@ def test_a_table_has_names_to_the_left_and_figures_to_the_right(capsys):
     ]
 
 
-def test_an_empty_table_has_its_headings(capsys):
+def test_empty_table_has_headings(capsys):
     print_table(["name", "figure"], [], figures=1)
     assert capsys.readouterr().out == "name  figure\n"
 
@@ -139,7 +139,7 @@ def test_cost_prints_its_rows_and_their_total(cached_pyrometer, autumn):
     assert result.err == "30.0 GPU-hours have no price. Set one per GPU-hour with --price.\n"
 
 
-def test_cost_by_two_things_has_two_columns(cached_pyrometer, recorded):
+def test_cost_by_two_groupings_has_two_columns(cached_pyrometer, recorded):
     heading, *rows, _, total = cached_pyrometer("cost", "--data", recorded, "--all", "--by", "team,state").lines
     assert heading.split() == ["team", "state", "GPU-hours", "cost", "kWh"]
     assert {row.split()[0] for row in rows} == {"recording", "platform"}
@@ -156,11 +156,11 @@ def test_cost_by_two_things_has_two_columns(cached_pyrometer, recorded):
         (",", "no"),
     ],
 )
-def test_a_grouping_that_is_none_is_a_usage_error(cached_pyrometer, recorded, by, named):
+def test_unknown_grouping_is_a_usage_error(cached_pyrometer, recorded, by, named):
     assert named in cached_pyrometer("cost", "--data", recorded, "--by", by).failed(2)
 
 
-def test_runs_prints_a_row_a_run(cached_pyrometer, recorded):
+def test_runs_prints_one_row_per_run(cached_pyrometer, recorded):
     heading, row = cached_pyrometer("runs", "--data", recorded).lines
     assert heading.split()[0] == "run"
     assert row.split()[:3] == ["recording-a", "a", "recording"]
@@ -168,13 +168,13 @@ def test_runs_prints_a_row_a_run(cached_pyrometer, recorded):
     assert "$0.57" in row
 
 
-def test_without_runs_the_way_to_what_held_gpus_is_told(cached_pyrometer, recorded_without_steps):
+def test_runs_without_runs_names_the_cost_command(cached_pyrometer, recorded_without_steps):
     result = cached_pyrometer("runs", "--data", recorded_without_steps)
     assert (result.code, result.err) == (0, "")
     assert "pyrometer cost --by workload" in result.out
 
 
-def test_show_prints_what_happened(cached_pyrometer, recorded):
+def test_show_prints_cost_lifecycle_and_metrics(cached_pyrometer, recorded):
     text = cached_pyrometer("show", "recording-a", "--data", recorded).out
     for words in (
         "recording-a",
@@ -215,25 +215,25 @@ def drawn(monkeypatch, *, is_terminal, quiet_s, steps=4):
     return sys.stderr.getvalue()
 
 
-def test_slow_work_draws_a_bar_on_a_terminal(monkeypatch):
+def test_progress_bar_is_drawn_for_slow_work_on_a_terminal(monkeypatch):
     text = drawn(monkeypatch, is_terminal=True, quiet_s=-1)
     assert "Accounting" in text
     assert "%" in text
 
 
-def test_short_work_draws_nothing(monkeypatch):
+def test_progress_bar_is_not_drawn_for_short_work(monkeypatch):
     assert drawn(monkeypatch, is_terminal=True, quiet_s=1_000) == ""
 
 
-def test_no_bar_for_what_is_done_at_once(monkeypatch):
+def test_progress_bar_is_not_drawn_for_finished_work(monkeypatch):
     assert drawn(monkeypatch, is_terminal=True, quiet_s=-1, steps=0) == ""
 
 
-def test_no_bar_without_a_terminal(monkeypatch):
+def test_progress_bar_is_not_drawn_without_a_terminal(monkeypatch):
     assert drawn(monkeypatch, is_terminal=False, quiet_s=-1) == ""
 
 
-def test_a_bar_ends_when_work_fails(monkeypatch):
+def test_progress_bar_is_erased_when_work_fails(monkeypatch):
     monkeypatch.setattr(progress, "QUIET_S", -1)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", Terminal(True))
@@ -259,12 +259,12 @@ def waited(monkeypatch, *, is_terminal, quiet_s, until=lambda text: True):
     return sys.stderr.getvalue()
 
 
-def test_slow_work_without_a_measure_shows_that_it_lives(monkeypatch):
+def test_waiting_shows_a_spinner_for_slow_work(monkeypatch):
     printed = "Looking for causes"
     assert printed in waited(monkeypatch, is_terminal=True, quiet_s=0, until=lambda text: printed in text)
 
 
-def test_short_work_without_a_measure_shows_nothing(monkeypatch):
+def test_waiting_shows_nothing_for_short_work_or_without_a_terminal(monkeypatch):
     assert waited(monkeypatch, is_terminal=True, quiet_s=1_000) == ""
     assert waited(monkeypatch, is_terminal=False, quiet_s=0) == ""
 
@@ -273,7 +273,7 @@ IMPATIENT = "import sys; from pyrometer.cli import main, progress_bar; progress_
 
 
 @pytest.mark.heavy
-def test_a_slow_build_draws_a_bar_under_a_pseudo_terminal(h200, tmp_path):
+def test_import_draws_a_progress_bar_on_a_terminal(h200, tmp_path):
     """The bar goes to the terminal on stderr, and the answer alone to stdout."""
     terminal, stderr = pty.openpty()
     command = [sys.executable, "-c", IMPATIENT, "import", "recording", str(h200), "--out", str(tmp_path / "data")]
@@ -298,7 +298,7 @@ def test_a_slow_build_draws_a_bar_under_a_pseudo_terminal(h200, tmp_path):
 
 
 @pytest.mark.heavy
-def test_without_a_terminal_a_slow_build_draws_nothing(h200, tmp_path):
+def test_import_draws_no_progress_bar_without_a_terminal(h200, tmp_path):
     command = [sys.executable, "-c", IMPATIENT, "import", "recording", str(h200), "--out", str(tmp_path / "data")]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stderr == ""

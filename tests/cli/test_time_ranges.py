@@ -26,7 +26,7 @@ def window(last=None, since=None, until=None, month=None, everything=False, zone
 
 
 @given(st.integers(1, 5_000), st.sampled_from("smhdw"))
-def test_last_is_so_long_and_ends_with_the_newest_minute(number, unit):
+def test_last_ends_with_the_newest_minute(number, unit):
     length = number * {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}[unit] * 1000
     if length > 36_500 * 86_400_000:
         with pytest.raises(TimeRangeError):
@@ -39,7 +39,7 @@ def test_last_is_so_long_and_ends_with_the_newest_minute(number, unit):
 
 
 @given(st.integers(1971, 2100), st.integers(1, 12), st.sampled_from(ZONES))
-def test_months_follow_each_other_without_a_gap(year, month, zone):
+def test_months_are_contiguous(year, month, zone):
     this = window(month=f"{year}-{month:02d}", zone=zone)
     following = window(month=f"{year + month // 12}-{month % 12 + 1:02d}", zone=zone)
     assert this.to_ms == following.from_ms
@@ -48,7 +48,7 @@ def test_months_follow_each_other_without_a_gap(year, month, zone):
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)), st.sampled_from(ZONES))
-def test_since_is_the_minute_that_was_written_in_that_zone(moment, zone):
+def test_since_is_read_in_the_time_zone(moment, zone):
     time_range = window(since=moment.isoformat(), zone=zone)
     there = moment.replace(tzinfo=ZoneInfo(zone))
     assert 0 <= there.timestamp() * 1000 - time_range.from_ms < 61_000
@@ -59,24 +59,24 @@ def test_since_is_the_minute_that_was_written_in_that_zone(moment, zone):
 # -- examples ---------------------------------------------------------------------------------------------------------
 
 
-def test_until_without_since_is_the_default_length_before_it():
+def test_until_without_since_has_the_default_length():
     time_range = window(until="2023-11-15")
     assert time_range.to_ms - time_range.from_ms == 12 * 3_600_000
     time_range = window(until="2023-11-15", default_last=None)
     assert time_range.from_ms == COVERED.from_ms
 
 
-def test_last_until_a_time_ends_there():
+def test_last_with_until_ends_at_until():
     time_range = window(last="2h", until="2023-11-15T12:00")
     assert time_range.to_ms == 1_700_049_600_000
     assert time_range.to_ms - time_range.from_ms == 7_200_000
 
 
-def test_a_time_with_its_own_offset_keeps_it():
+def test_time_with_an_offset_ignores_the_zone():
     assert window(since="2023-11-15T12:00:00+05:00", zone="Europe/Berlin").from_ms == 1_700_031_600_000
 
 
-def test_last_is_up_to_the_newest_accounted_minute_not_up_to_now(cached_pyrometer, autumn):
+def test_last_ends_with_the_newest_accounted_minute_not_now(cached_pyrometer, autumn):
     for name in ("why", "cost"):
         assert cached_pyrometer(name, "--data", autumn, "--last", "90m", "-o", "json").json["window"] == {
             "from": "2025-10-27T02:30:00Z",
@@ -84,7 +84,7 @@ def test_last_is_up_to_the_newest_accounted_minute_not_up_to_now(cached_pyromete
         }
 
 
-def test_why_and_cost_look_at_twelve_hours_unless_told(cached_pyrometer, autumn):
+def test_why_and_cost_default_to_twelve_hours(cached_pyrometer, autumn):
     for name in ("why", "cost"):
         assert cached_pyrometer(name, "--data", autumn, "-o", "json").json["window"] == {
             "from": "2025-10-26T16:00:00Z",
@@ -92,7 +92,7 @@ def test_why_and_cost_look_at_twelve_hours_unless_told(cached_pyrometer, autumn)
         }
 
 
-def test_runs_and_show_look_at_everything_unless_told(cached_pyrometer, recorded):
+def test_runs_and_show_default_to_all_time(cached_pyrometer, recorded):
     rows = cached_pyrometer("runs", "--data", recorded, "-o", "json").json["rows"]
     assert rows == cached_pyrometer("runs", "--data", recorded, "--all", "-o", "json").json["rows"]
     assert cached_pyrometer("runs", "--data", recorded, "--until", "2026-11-15 06:00", "-o", "json").json == {
@@ -101,7 +101,7 @@ def test_runs_and_show_look_at_everything_unless_told(cached_pyrometer, recorded
     assert cached_pyrometer("show", "recording-a", "--data", recorded, "--month", "2026-10").failed(1)
 
 
-def test_all_is_from_the_first_minute_to_the_newest(cached_pyrometer, autumn):
+def test_all_covers_the_first_to_the_newest_minute(cached_pyrometer, autumn):
     answer = cached_pyrometer("cost", "--data", autumn, "--all", "-o", "json").json
     assert answer["window"] == {"from": FIRST, "to": NEWEST}
     assert answer["total"]["gpu_ms"] == 3 * 30 * 3_600_000
@@ -119,7 +119,7 @@ def test_since_and_until_cut_exactly(cached_pyrometer, autumn):
     assert minute["total"]["gpu_ms"] == 3 * 60_000
 
 
-def test_pieces_add_up_to_the_whole(cached_pyrometer, autumn):
+def test_adjacent_time_ranges_add_up_to_the_total(cached_pyrometer, autumn):
     def total(*arguments):
         return cached_pyrometer("cost", "--data", autumn, *arguments, "-o", "json").json["total"]["gpu_ms"]
 
@@ -127,7 +127,7 @@ def test_pieces_add_up_to_the_whole(cached_pyrometer, autumn):
     assert total("--until", cut, "--since", "2025-10-25") + total("--since", cut) == total("--all")
 
 
-def test_a_time_without_data_is_an_answer(cached_pyrometer, autumn):
+def test_time_range_without_data_is_an_empty_answer(cached_pyrometer, autumn):
     answer = cached_pyrometer("cost", "--data", autumn, "--month", "2024-01", "-o", "json").json
     assert answer["rows"] == []
     assert answer["total"]["gpu_ms"] == 0
@@ -135,7 +135,7 @@ def test_a_time_without_data_is_an_answer(cached_pyrometer, autumn):
         assert cached_pyrometer(name, "--data", autumn, "--month", "2024-01").code == 0
 
 
-def test_a_month_is_one_of_the_zone(cached_pyrometer, autumn):
+def test_month_is_a_month_of_the_time_zone(cached_pyrometer, autumn):
     answer = cached_pyrometer(
         "cost", "--data", autumn, "--month", "2025-10", "--tz", "Europe/Berlin", "-o", "json"
     ).json
@@ -143,7 +143,7 @@ def test_a_month_is_one_of_the_zone(cached_pyrometer, autumn):
     assert answer["total"]["gpu_ms"] == 3 * 30 * 3_600_000
 
 
-def test_the_day_on_which_the_clock_goes_back_has_25_hours(cached_pyrometer, autumn):
+def test_day_when_summer_time_ends_has_25_hours(cached_pyrometer, autumn):
     answer = cached_pyrometer(
         "cost", "--data", autumn, "--all", "--by", "day", "--tz", "Europe/Berlin", "-o", "json"
     ).json
@@ -163,16 +163,16 @@ def autumn_hours(cached_pyrometer, autumn):
     return [row["hour"] for row in answer["rows"]]
 
 
-def test_the_hour_that_is_repeated_is_two_hours(autumn_hours):
+def test_repeated_hour_is_two_rows(autumn_hours):
     assert len(autumn_hours) == len(set(autumn_hours)) == 30
     assert {"2025-10-26T02:00+02:00", "2025-10-26T02:00+01:00"} < set(autumn_hours)
 
 
-def test_hours_are_in_the_order_in_which_they_passed(autumn_hours):
+def test_hours_are_in_chronological_order(autumn_hours):
     assert autumn_hours == sorted(autumn_hours, key=datetime.fromisoformat)
 
 
-def test_a_zone_with_an_odd_offset_has_whole_hours(cached_pyrometer, autumn):
+def test_hours_of_a_zone_with_a_fractional_offset_are_local_hours(cached_pyrometer, autumn):
     answer = cached_pyrometer(
         "cost", "--data", autumn, "--all", "--by", "hour", "--tz", "Asia/Kathmandu", "-o", "json"
     ).json
@@ -180,7 +180,7 @@ def test_a_zone_with_an_odd_offset_has_whole_hours(cached_pyrometer, autumn):
     assert [row["gpu_ms"] // 60_000 for row in answer["rows"]] == [3 * 15, *[3 * 60] * 29, 3 * 45]
 
 
-def test_times_of_answers_are_of_the_zone(cached_pyrometer, recorded):
+def test_times_in_answers_are_in_the_time_zone(cached_pyrometer, recorded):
     there = cached_pyrometer("why", "--data", recorded, "--all", "--tz", "Asia/Tokyo", "-o", "json").json
     here = cached_pyrometer("why", "--data", recorded, "--all", "-o", "json").json
     assert there["timezone"] == "Asia/Tokyo"
@@ -190,7 +190,7 @@ def test_times_of_answers_are_of_the_zone(cached_pyrometer, recorded):
     assert "15:16" in cached_pyrometer("why", "--data", recorded, "--all", "--tz", "Asia/Tokyo").out
 
 
-def test_the_edges_of_a_month_are_the_windows_not_the_findings(cached_pyrometer, recorded):
+def test_time_range_does_not_cut_findings(cached_pyrometer, recorded):
     """A finding lasts as long as its GPUs were held, whatever the question's end."""
     month = cached_pyrometer("why", "--data", recorded, "--month", "2026-11", "-o", "json").json
     everything = cached_pyrometer("why", "--data", recorded, "--all", "-o", "json").json
@@ -242,17 +242,17 @@ def test_the_edges_of_a_month_are_the_windows_not_the_findings(cached_pyrometer,
         (("--until", "2026-11-20", "--all"), "one time range"),
     ],
 )
-def test_a_time_or_price_that_is_none_is_a_usage_error(pyrometer, autumn, arguments, named):
+def test_invalid_time_or_price_is_a_usage_error(pyrometer, autumn, arguments, named):
     assert named in pyrometer("cost", "--data", autumn, *arguments).failed(2)
 
 
-def test_a_century_is_not_too_long(pyrometer, autumn):
+def test_last_accepts_a_century(pyrometer, autumn):
     assert pyrometer("cost", "--data", autumn, "--last", "36500d", "-o", "json").json["total"]["gpu_hours"] == 90
     assert pyrometer("why", "--data", autumn, "--last", "36500d").code == 0
     assert timedelta(days=36_500) > timedelta(days=99 * 365)
 
 
-def test_of_a_time_without_anything_it_is_said_that_there_is_nothing(cached_pyrometer, autumn):
+def test_time_range_without_data_prints_a_sentence(cached_pyrometer, autumn):
     for command in ("why", "cost"):
         result = cached_pyrometer(command, "--data", autumn, "--month", "2024-02")
         assert result.lines[-1] == "No GPU time is recorded in this time range. Use --all for all recorded data."
@@ -261,7 +261,7 @@ def test_of_a_time_without_anything_it_is_said_that_there_is_nothing(cached_pyro
     assert cached_pyrometer("cost", "--data", autumn, "--month", "2024-02", "-o", "json").json["rows"] == []
 
 
-def test_an_exported_file_is_named_with_what_is_in_it(cached_pyrometer, autumn, tmp_path):
+def test_export_prints_the_file_with_its_rows_and_dollars(cached_pyrometer, autumn, tmp_path):
     for name in ("charges.csv", "charges.parquet"):
         result = cached_pyrometer("export", "csv", "--data", autumn, "--all", "--price", "2", "--out", tmp_path / name)
         assert result.out == ""

@@ -40,7 +40,7 @@ def rows_of(answer: dict) -> dict:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_a_folder_of_an_earlier_version_says_what_it_said(name, tmp_path, pyrometer):
+def test_folder_of_an_earlier_version_gives_the_same_answers(name, tmp_path, pyrometer):
     folder, expected = unpacked(name, tmp_path), expected_answers(name)["answers"]
     hot = pyrometer("check", folder)
     assert (hot.code, hot.out.endswith(": all is well.\n")) == (0, True)
@@ -70,7 +70,7 @@ def _opens_again_as_it_is(folder: Path, pyrometer) -> None:
     assert pyrometer("check", folder).code == 0
 
 
-def test_a_later_schema_leaves_a_folder_behind():
+def test_newest_schema_has_a_stored_folder():
     now = {name: {column.name: column.type for column in schema.columns} for name, schema in sorted(SCHEMAS.items())}
     newest = expected_answers(NAMES[-1])
     assert (newest["kinds"], newest["schema_version"]) == (now, SCHEMA_VERSION), (
@@ -80,7 +80,7 @@ def test_a_later_schema_leaves_a_folder_behind():
     )
 
 
-def test_room_is_made_for_numbers_that_have_become_larger(tmp_path):
+def test_column_that_became_wider_accepts_larger_values(tmp_path):
     folder = unpacked("07-batches-and-span-order", tmp_path)
     with Store(folder) as store:
         store.expose_all(["span"])
@@ -100,7 +100,7 @@ def test_room_is_made_for_numbers_that_have_become_larger(tmp_path):
         "INSERT INTO hot VALUES ('quantum_sample', 0, 'hot_quantum_sample_0')",
     ],
 )
-def test_a_folder_of_a_newer_version_is_left_alone(tmp_path, pyrometer, change):
+def test_folder_of_a_newer_version_is_left_unchanged(tmp_path, pyrometer, change):
     folder = unpacked(NAMES[-1], tmp_path)
     with Store(folder) as store:
         store.connection.execute(change)
@@ -114,7 +114,7 @@ def test_a_folder_of_a_newer_version_is_left_alone(tmp_path, pyrometer, change):
         Store(folder)
 
 
-def test_a_database_of_a_newer_duckdb_is_said_plainly(tmp_path, pyrometer):
+def test_error_about_a_newer_duckdb_names_the_storage_version(tmp_path, pyrometer):
     folder = unpacked(NAMES[-1], tmp_path)
     path = folder / "pyrometer.duckdb"
     body = bytearray(path.read_bytes())

@@ -179,7 +179,7 @@ step:3/3 val_loss:3.2700 train_time:60000ms step_avg:nanms
 # -- what a page says is there ----------------------------------------------------------------------------------------
 
 
-def test_every_block_says_what_it_is():
+def test_every_code_block_names_its_language():
     unknown = [
         f"{place}: {block.language or 'nothing'}" for place, block in BLOCKS.items() if block.language not in LANGUAGES
     ]
@@ -200,12 +200,12 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_what_is_not_run_is_still_written_somewhere():
+def test_every_excluded_command_is_on_a_page():
     assert set(NOT_RUN) - {one_line(command.text) for _, command in commands()} == set()
 
 
 @pytest.mark.parametrize("text", NOT_RUN)
-def test_what_is_not_run_is_spelled_as_pyrometer_and_make_take_it(text, tmp_path, monkeypatch):
+def test_excluded_commands_parse(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wandb").mkdir()
     for piece in text.split(" | "):
@@ -243,7 +243,7 @@ def options_of(words: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_inside_of_sentences_exist_with_their_options(page):
+def test_inline_commands_have_valid_options(page):
     for text in inline(page):
         words = text.partition(" -- ")[0].split()[1:]
         assert words[0] in COMMANDS, text
@@ -262,12 +262,12 @@ def reader_of(block: Block) -> str:
     return YAML.get(f"{block.page}: {block.text.splitlines()[0]}", "settings")
 
 
-def test_what_reads_yaml_is_said_of_blocks_that_are_there():
+def test_yaml_readers_name_existing_blocks():
     assert set(YAML) <= {f"{block.page}: {block.text.splitlines()[0]}" for block in BLOCKS.values()}
 
 
 @pytest.mark.parametrize("place", of("yaml"))
-def test_yaml_is_what_its_reader_takes(place, tmp_path):
+def test_yaml_blocks_are_accepted_by_their_reader(place, tmp_path):
     block, path = BLOCKS[place], tmp_path / "it.yaml"
     path.write_text(block.text)
     match reader_of(block):
@@ -282,7 +282,7 @@ def test_yaml_is_what_its_reader_takes(place, tmp_path):
 
 
 @pytest.mark.parametrize("place", of("python"))
-def test_programs_compile(place):
+def test_python_blocks_compile(place):
     assert ast.parse(BLOCKS[place].text).body
 
 
@@ -362,7 +362,7 @@ def is_exact(block: Block) -> bool:
     return block.page in EXACT and block.language == "console"
 
 
-def test_every_command_is_run_or_says_why_not():
+def test_every_command_is_run_or_has_a_reason():
     run = [BLOCKS[place] for place in (*places(heavy=False), *places(heavy=True))]
     run += [block for block in BLOCKS.values() if block.page in STORIES or is_exact(block)]
     assert all((REPOSITORY / test).exists() for test in EXACT.values())
@@ -371,7 +371,7 @@ def test_every_command_is_run_or_says_why_not():
 
 
 @pytest.mark.parametrize("place", places(heavy=False))
-def test_commands_on_a_folder_run(place, here, capsys):
+def test_commands_on_a_data_folder_run(place, here, capsys):
     with receiving() as receiver:
         (here / "url").write_text(receiver.url)
         (here / "data" / "settings.yaml").write_text("webhook_url_file: url\n")
@@ -433,7 +433,7 @@ def test_commands_with_servers_and_training_run(place, here, monkeypatch):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("page", STORIES)
-def test_a_story_can_be_followed_to_its_end(page, here, tmp_path):
+def test_walkthrough_runs_to_its_end(page, here, tmp_path):
     folder = tmp_path / "empty"
     folder.mkdir()
     printed = {}

@@ -27,12 +27,12 @@ def named(page) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *PROJECT_PAGES], ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page):
+def test_files_named_on_pages_exist(page):
     paths = {span for span in named(page) if PATH.fullmatch(span) and not span.startswith(ELSEWHERE)}
     assert [path for path in sorted(paths) if not any((root / path).exists() for root in ROOTS)] == []
 
 
-def test_tests_that_pages_name_are_there():
+def test_tests_named_on_pages_exist():
     names = {span for page in PAGES for span in named(page) if re.fullmatch(r"test_\w+|Test[A-Z]\w+", span)}
     defined = set()
     for path in (REPOSITORY / "tests").rglob("*.py"):

@@ -17,12 +17,12 @@ from pyrometer.model.states import CAUSES, STATES
 
 
 @pytest.mark.parametrize("name", reference.PAGES_OF)
-def test_the_page_is_as_the_code_is_now(name):
+def test_reference_pages_are_up_to_date(name):
     stands = (reference.FOLDER / name).read_text(encoding="utf-8")
     assert stands == reference.PAGES_OF[name](), "`make reference` writes it again"
 
 
-def test_nothing_else_lies_there():
+def test_reference_folder_has_no_other_files():
     assert {path.name for path in reference.FOLDER.iterdir()} == set(reference.PAGES_OF)
 
 
@@ -35,7 +35,7 @@ def named(name: str) -> set[str]:
     return set(re.findall(r"^\| `([^`]+)` \|", (reference.FOLDER / name).read_text(), re.MULTILINE))
 
 
-def test_every_command_setting_state_cause_and_metric_has_its_place():
+def test_reference_lists_every_command_setting_state_cause_and_metric():
     assert {f"pyrometer {name}" for name in COMMANDS} <= headings("commands.md")
     assert set(Settings._fields) <= named("settings.md")
     assert {state.name for state in STATES} <= named("causes.md")
@@ -44,7 +44,7 @@ def test_every_command_setting_state_cause_and_metric_has_its_place():
     assert counted | {gauge.name for gauge in GAUGES} <= named("metrics.md")
 
 
-def test_every_command_has_an_example_that_another_page_has_too():
+def test_every_command_has_an_example_from_another_page():
     page = reference.FOLDER / "commands.md"
     others = {command.text for path in PAGES if path != page for block in blocks(path) for command in block.commands()}
     examples = {command.text for block in blocks(page) for command in block.commands()}
@@ -52,7 +52,7 @@ def test_every_command_has_an_example_that_another_page_has_too():
     assert {text.split()[1] for text in examples} == set(COMMANDS)
 
 
-def test_a_word_has_one_meaning():
+def test_glossary_terms_are_unique():
     terms = [one for terms in GLOSSARY.values() for one in terms]
     names = [name for one in terms for name in one.name.split(", ")]
     assert len(set(names)) == len(names)

@@ -29,13 +29,13 @@ def configuration() -> dict:
     return yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())
 
 
-def test_the_navigation_leads_to_every_page_once():
+def test_navigation_has_every_page_once():
     listed = navigation(configuration()["nav"])
     pages = {str(path.relative_to(REPOSITORY / "docs")) for path in PAGES if path.name != "README.md"}
     assert sorted(listed) == sorted(pages | ROOT_FILES)
 
 
-def test_the_readme_leads_to_pages_that_are_there():
+def test_readme_links_to_existing_pages():
     text = (REPOSITORY / "README.md").read_text()
     named = set(re.findall(r"\]\(((?:docs/|[A-Z])[^)#]+)", text))
     assert named
@@ -63,7 +63,7 @@ def site(tmp_path_factory) -> Path:
 
 
 @pytest.mark.heavy
-def test_every_page_is_built_and_asks_nobody_else_for_anything(site):
+def test_every_page_is_built_and_loads_nothing_external(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) == len(navigation(configuration()["nav"])) + 1  # and one for addresses that lead nowhere
     for page in pages:
@@ -76,7 +76,7 @@ def test_every_page_is_built_and_asks_nobody_else_for_anything(site):
 @pytest.mark.heavy
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize("link", ["nowhere.md", "other.md#nowhere"])
-def test_a_link_that_leads_nowhere_is_an_error(tmp_path, link):
+def test_broken_link_fails_the_build(tmp_path, link):
     """Of the configuration as it is, on two small pages."""
     changed = configuration() | {"nav": [{"Here": "index.md"}, {"There": "other.md"}], "hooks": [], "extra_css": []}
     (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(changed))

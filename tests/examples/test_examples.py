@@ -120,7 +120,7 @@ def registered(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", list(IN))
-def test_an_example_is_seen_whole(name, tmp_path, capsys):
+def test_example_run_is_recorded_completely(name, tmp_path, capsys):
     """One run of two ranks: its steps, phases, loss, data, checkpoint and cost. One test, so that it runs once."""
     example = IN[name]
     if reason := missing(example.library):
@@ -210,7 +210,7 @@ def right_rows(example: Example, ask: Any) -> None:
     assert used["unknown_batches"] == 0
 
 
-def test_the_table_names_every_example():
+def test_readme_table_has_every_example():
     """Its command, and nothing that is not there."""
     table = (EXAMPLES / "README.md").read_text()
     scripts = sorted(EXAMPLES.glob("*/train.py"))

@@ -96,7 +96,7 @@ def _made(site: Site, owner: dict[str, Any], name: str, above: tuple[Any, ...]) 
 
 
 @pytest.mark.usefixtures("custom_resources", "kinds", "granted")
-def test_in_the_cluster_workloads_are_what_they_are_from_a_laptop(
+def test_workloads_are_the_same_in_the_cluster_and_from_a_laptop(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -126,7 +126,7 @@ def test_in_the_cluster_workloads_are_what_they_are_from_a_laptop(
 
 
 @pytest.mark.usefixtures("custom_resources", "kinds")
-def test_doctor_names_the_owners_of_gpu_pods_that_it_cannot_read_and_the_rules_to_add(
+def test_doctor_names_unreadable_owners_of_gpu_pods_and_the_missing_rules(
     api_server: ApiServer, kubectl: Kubectl, granted: dict[str, Any], namespace: str
 ) -> None:
     site = Site(kubectl, namespace, 6)
@@ -175,7 +175,7 @@ def test_doctor_names_the_owners_of_gpu_pods_that_it_cannot_read_and_the_rules_t
 
 
 @pytest.mark.usefixtures("custom_resources", "kinds")
-def test_doctor_tries_every_kind_above_gpu_pods_also_where_its_objects_can_be_read(
+def test_doctor_checks_every_owner_kind_of_gpu_pods(
     api_server: ApiServer, kubectl: Kubectl, granted: dict[str, Any], namespace: str
 ) -> None:
     """The server lists and watches these kinds, too: `get` alone is not enough for it."""
@@ -204,7 +204,7 @@ def test_doctor_tries_every_kind_above_gpu_pods_also_where_its_objects_can_be_re
 
 
 @pytest.mark.usefixtures("custom_resources")
-def test_jobs_that_work_with_fewer_pods_than_they_may_have_wait_for_nobody(
+def test_elastic_jobs_with_enough_pods_are_not_in_gang_wait(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     """Volcano's master has no GPU; an elastic PyTorchJob works with two of four."""
@@ -241,7 +241,7 @@ def test_jobs_that_work_with_fewer_pods_than_they_may_have_wait_for_nobody(
 
 
 @pytest.mark.usefixtures("custom_resources")
-def test_gangs_that_failed_while_the_collector_was_down_are_one_attempt_each(
+def test_gang_that_failed_during_downtime_is_one_attempt(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     site = Site(kubectl, namespace, 1)

@@ -57,12 +57,12 @@ def doctor(server: ApiServer, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_the_server_accepts_every_manifest(kubectl: Kubectl) -> None:
+def test_api_server_accepts_every_manifest(kubectl: Kubectl) -> None:
     for thing in manifests():
         assert kubectl.apply(thing)["metadata"]["name"] == thing["metadata"]["name"]
 
 
-def test_with_what_is_granted_the_collector_does_its_whole_job(
+def test_granted_role_is_enough_for_the_collector(
     api_server: ApiServer, kubectl: Kubectl, granted: dict[str, Any], namespace: str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -79,7 +79,7 @@ def test_with_what_is_granted_the_collector_does_its_whole_job(
     asyncio.run(scenario())
 
 
-def test_doctor_is_content_with_what_is_granted(api_server: ApiServer, granted: dict[str, Any]) -> None:
+def test_doctor_accepts_the_granted_role(api_server: ApiServer, granted: dict[str, Any]) -> None:
     found = doctor(api_server, "-o", "json")
     answer = json.loads(found.stdout)
     assert found.returncode == 0, answer
@@ -97,7 +97,7 @@ def test_doctor_is_content_with_what_is_granted(api_server: ApiServer, granted: 
         ("jobs", "get", "which job the pods below belong to"),
     ],
 )
-def test_doctor_names_the_verb_that_is_missing(
+def test_doctor_names_the_missing_verb(
     api_server: ApiServer, kubectl: Kubectl, granted: dict[str, Any], resource: str, verb: str, costs: str
 ) -> None:
     rules = [
@@ -115,7 +115,7 @@ def test_doctor_names_the_verb_that_is_missing(
     assert costs in found.stdout
 
 
-def test_without_events_it_goes_on_and_says_what_that_costs(
+def test_collector_without_event_permission_continues_and_reports_it(
     api_server: ApiServer, kubectl: Kubectl, granted: dict[str, Any], tmp_path: Path
 ) -> None:
     rules = [{**rule, "resources": [r for r in rule["resources"] if r != "events"]} for rule in granted["rules"]]
@@ -131,7 +131,7 @@ def test_without_events_it_goes_on_and_says_what_that_costs(
     kubectl.apply(granted)
 
 
-def test_the_role_grants_exactly_what_doctor_tries() -> None:
+def test_role_grants_exactly_what_doctor_checks() -> None:
     from pyrometer.collect.kubernetes.source import NEEDS
     from pyrometer.identify.kubernetes.workload_kinds import known_kinds
 
@@ -151,7 +151,7 @@ def test_the_role_grants_exactly_what_doctor_tries() -> None:
     assert granted == needed
 
 
-def test_nothing_that_writes_is_granted() -> None:
+def test_role_grants_no_write_verb() -> None:
     verbs = {
         v for thing in manifests() if thing["kind"] == "ClusterRole" for rule in thing["rules"] for v in rule["verbs"]
     }
@@ -172,7 +172,7 @@ def test_pods_are_restricted() -> None:
     assert server["spec"]["replicas"] == 1
 
 
-def test_manifests_need_an_image() -> None:
+def test_manifests_require_an_image() -> None:
     found = subprocess.run(["make", "manifests"], cwd=BASE.parents[1], capture_output=True, text=True, check=False)
     assert found.returncode == 2
     assert "IMAGE is not set" in found.stderr

@@ -31,7 +31,7 @@ def rendered() -> dict[tuple[str, str], dict[str, Any]]:
     return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(result.stdout)}
 
 
-def test_the_agent_joins_the_server_and_moves_nothing(rendered: dict) -> None:
+def test_agent_overlay_adds_the_agent_and_changes_nothing_else(rendered: dict) -> None:
     base = {
         (thing["kind"], thing["metadata"]["name"])
         for path in (REPOSITORY / "deploy" / "base").glob("*.yaml")
@@ -52,7 +52,7 @@ def test_the_agent_joins_the_server_and_moves_nothing(rendered: dict) -> None:
     }
 
 
-def test_the_agent_has_no_more_rights_than_it_says(rendered: dict) -> None:
+def test_agent_pod_has_only_its_documented_rights(rendered: dict) -> None:
     pod = rendered["DaemonSet", "pyrometer-agent"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["image"] == IMAGE
@@ -71,7 +71,7 @@ def test_the_agent_has_no_more_rights_than_it_says(rendered: dict) -> None:
     )  # it looks at GPUs, it holds none
 
 
-def test_only_the_server_reaches_the_agent_and_it_reaches_nobody(rendered: dict) -> None:
+def test_agent_accepts_only_the_server_and_opens_no_connections(rendered: dict) -> None:
     policy = rendered["NetworkPolicy", "pyrometer-agent"]["spec"]
     server = rendered["StatefulSet", "pyrometer"]
     (rule,) = policy["ingress"]
@@ -87,7 +87,7 @@ def test_only_the_server_reaches_the_agent_and_it_reaches_nobody(rendered: dict)
     assert [port["port"] for port in out["ports"]] == [9400]
 
 
-def test_its_arguments_are_the_command_s(rendered: dict) -> None:
+def test_agent_arguments_are_valid_options(rendered: dict) -> None:
     from pyrometer.cli.commands.agent import command
 
     pod = rendered["DaemonSet", "pyrometer-agent"]["spec"]["template"]["spec"]
@@ -99,6 +99,6 @@ def test_its_arguments_are_the_command_s(rendered: dict) -> None:
 
 
 @pytest.mark.heavy
-def test_the_server_accepts_every_manifest(kubectl: Kubectl, rendered: dict) -> None:
+def test_api_server_accepts_every_manifest(kubectl: Kubectl, rendered: dict) -> None:
     for thing in rendered.values():
         assert kubectl.apply(thing)["metadata"]["name"] == thing["metadata"]["name"]

@@ -33,7 +33,7 @@ def rendered(folder: str) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_an_overlay_keeps_what_the_base_has(overlay: str) -> None:
+def test_overlay_keeps_everything_of_the_base(overlay: str) -> None:
     base, more = rendered("base"), rendered(f"overlays/{overlay}")
     assert set(base) <= set(more)
     assert more["ClusterRole", "pyrometer"] == base["ClusterRole", "pyrometer"]  # nothing more may be read
@@ -44,7 +44,7 @@ def test_an_overlay_keeps_what_the_base_has(overlay: str) -> None:
     assert all(container["image"] == IMAGE for container in (before, after))
 
 
-def test_beside_a_prometheus_it_is_asked_and_asks(tmp_path: Path) -> None:
+def test_prometheus_overlay_configures_reading_and_scraping(tmp_path: Path) -> None:
     things = rendered("overlays/prometheus")
     container = things["StatefulSet", "pyrometer"]["spec"]["template"]["spec"]["containers"][0]
     assert container["args"][-2:] == ["--prometheus", "$(PROMETHEUS_URL)"]
@@ -59,7 +59,7 @@ def test_beside_a_prometheus_it_is_asked_and_asks(tmp_path: Path) -> None:
     assert endpoint["authorization"]["credentials"] == {"name": "pyrometer-scrape", "key": "token"}
 
 
-def test_monitoring_has_the_rules_and_the_dashboards() -> None:
+def test_monitoring_overlay_has_rules_and_dashboards() -> None:
     things = rendered("overlays/monitoring")
     rules = yaml.safe_load((REPOSITORY / "deploy" / "prometheus" / "rules.yaml").read_text())
     assert things["PrometheusRule", "pyrometer"]["spec"] == rules
@@ -70,7 +70,7 @@ def test_monitoring_has_the_rules_and_the_dashboards() -> None:
     assert ("ServiceMonitor", "pyrometer") in things
 
 
-def test_a_backup_is_taken_by_who_may_nothing_else() -> None:
+def test_backup_job_has_no_other_rights() -> None:
     things = rendered("overlays/backup")
     job = things["CronJob", "pyrometer-backup"]["spec"]
     pod = job["jobTemplate"]["spec"]["template"]["spec"]
@@ -92,7 +92,7 @@ def test_a_backup_is_taken_by_who_may_nothing_else() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_server_accepts_it(kubectl: Kubectl, overlay: str) -> None:
+def test_api_server_accepts_the_overlay(kubectl: Kubectl, overlay: str) -> None:
     for thing in map(_as_a_job, rendered(f"overlays/{overlay}").values()):
         if thing["kind"] not in ("ServiceMonitor", "PrometheusRule"):  # those kinds come with the Prometheus operator
             assert kubectl.apply(thing)["metadata"]["name"] == thing["metadata"]["name"]

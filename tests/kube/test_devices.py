@@ -22,7 +22,7 @@ from tests.support.kube_server import ApiServer, Kubectl
 pytestmark = pytest.mark.heavy
 
 
-def test_an_exporter_among_the_pods_says_which_gpu_a_pod_has(
+def test_exporter_pod_labels_assign_gpus_to_pods(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:

@@ -146,7 +146,7 @@ def deployment(site: Site) -> None:
 @pytest.mark.parametrize(
     ("make", "workload", "gpus"), [(batch_job, "Job/dedup", 24), (deployment, "Deployment/chat-api", 16)]
 )
-def test_kinds_of_kubernetes_itself(
+def test_builtin_kinds_are_workloads(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path, make: Any, workload: str, gpus: int
 ) -> None:
     test_pods_of_a_job_are_one_workload_with_exact_gpu_seconds(
@@ -183,7 +183,7 @@ def test_pods_of_a_job_are_one_workload_with_exact_gpu_seconds(
 
 
 @pytest.mark.usefixtures("custom_resources")
-def test_a_job_that_a_pipeline_makes_is_a_workload_of_its_own(
+def test_job_of_a_pipeline_is_its_own_workload(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -199,7 +199,7 @@ def test_a_job_that_a_pipeline_makes_is_a_workload_of_its_own(
 
 
 @pytest.mark.usefixtures("custom_resources")
-def test_an_experiment_over_two_namespaces_and_three_attempts(
+def test_experiment_spans_namespaces_and_attempts(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -234,7 +234,7 @@ def test_an_experiment_over_two_namespaces_and_three_attempts(
 
 
 @pytest.mark.usefixtures("custom_resources")
-def test_a_label_of_the_job_that_comes_later_renames_its_team(
+def test_later_label_of_a_job_changes_its_team(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:

@@ -75,7 +75,7 @@ class Wire:
             writer.transport.abort()
 
 
-def test_thousands_of_pods_with_compaction_and_cut_connections(
+def test_watch_survives_compaction_and_cut_connections_with_thousands_of_pods(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     """The ledger is that of the full history, though etcd forgets it and the connection breaks four times."""
@@ -140,7 +140,7 @@ class Two:
         return self.kubectl.status(made, manifests.status(at_ms, at_ms))
 
 
-def test_a_restart_reads_back_what_the_api_still_knows(
+def test_restart_reads_existing_objects_again(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     two = Two(kubectl, namespace)
@@ -164,7 +164,7 @@ def test_a_restart_reads_back_what_the_api_still_knows(
     asyncio.run(after())
 
 
-def test_a_pod_that_vanished_while_nobody_watched_pays_until_it_was_last_seen(
+def test_pod_deleted_during_downtime_pays_until_it_was_last_seen(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     two = Two(kubectl, namespace)
@@ -199,7 +199,7 @@ def test_a_pod_that_vanished_while_nobody_watched_pays_until_it_was_last_seen(
         assert unseen == [(6 * (gap[1] - gap[0]),)]  # all but the two GPUs of the pod that stays
 
 
-def test_an_api_server_that_was_away(api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path) -> None:
+def test_collector_resumes_after_an_api_server_outage(api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path) -> None:
     """After its restart everything is listed again, and what went meanwhile is found out."""
     two = Two(kubectl, namespace)
     ids = f"SELECT name, max(ended_ms) FROM pod WHERE namespace = '{namespace}' GROUP BY name ORDER BY name"

@@ -87,7 +87,7 @@ def _iso(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
 
 
-def test_who_had_gpus_for_how_long_to_one_scrape(remembering: Server, night: Night, tmp_path: Path) -> None:
+def test_why_from_history_is_exact_to_one_scrape(remembering: Server, night: Night, tmp_path: Path) -> None:
     result = run_why(remembering.url, night, "-o", "json", "--data", str(tmp_path / "read"))
     assert result.returncode == 0, result.stderr
     answer: dict[str, Any] = json.loads(result.stdout)
@@ -110,7 +110,7 @@ def test_who_had_gpus_for_how_long_to_one_scrape(remembering: Server, night: Nig
     assert machines == (night.nodes, pytest.approx(180 * night.nodes, abs=2 * night.nodes))
 
 
-def test_doctor_says_what_it_has_and_what_the_rest_costs(remembering: Server) -> None:
+def test_doctor_lists_available_and_missing_series(remembering: Server) -> None:
     result = _run("doctor", "--no-kube", "--prometheus", remembering.url)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"Prometheus at {remembering.url}")
@@ -126,14 +126,14 @@ def test_doctor_says_what_it_has_and_what_the_rest_costs(remembering: Server) ->
         ("nowhere", "Error: 'nowhere' is not the URL of a Prometheus. Use one like http://127.0.0.1:9090."),
     ],
 )
-def test_an_address_that_is_none_is_named(url: str, message: str) -> None:
+def test_error_names_an_invalid_prometheus_address(url: str, message: str) -> None:
     for arguments in (["why"], ["doctor", "--no-kube"]):
         failed = _run(*arguments, "--prometheus", url)
         assert failed.returncode == 1
         assert failed.stderr.startswith(message)
 
 
-def test_a_prometheus_without_gpus_is_told_from_one_with(tmp_path: Path) -> None:
+def test_prometheus_without_gpu_series_is_an_error(tmp_path: Path) -> None:
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus: apt-get install prometheus")
     server = prometheus(tmp_path)
@@ -143,7 +143,7 @@ def test_a_prometheus_without_gpus_is_told_from_one_with(tmp_path: Path) -> None
     assert "has no GPU metrics in that time range" in failed.stderr
 
 
-def test_the_second_time_only_what_is_missing_is_read(remembering: Server, night: Night, tmp_path: Path) -> None:
+def test_second_read_fetches_only_missing_time(remembering: Server, night: Night, tmp_path: Path) -> None:
     first = run_why(remembering.url, night, "-o", "json", "--data", str(tmp_path))
     with Store(tmp_path) as store:
         assert json.loads(store.meta(f"read_from {remembering.url}") or "") == [list(night.window)]

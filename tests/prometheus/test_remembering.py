@@ -32,7 +32,7 @@ def later(line: Line, by_ms: int) -> Line:
     return line._replace(time_ms=line.time_ms + by_ms, value=line.value + by_ms / 1000 if is_time else line.value)
 
 
-def test_who_had_gpus_is_known_and_looking_twice_changes_nothing(night: Night, tmp_path: Path) -> None:
+def test_past_allocations_are_read_and_reading_again_changes_nothing(night: Night, tmp_path: Path) -> None:
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus: apt-get install prometheus")
     now_ms = time.time_ns() // 1_000_000 // 60_000 * 60_000
@@ -72,7 +72,7 @@ def test_who_had_gpus_is_known_and_looking_twice_changes_nothing(night: Night, t
     assert counts[0][0] <= 4  # it came, was placed, ended: and is not written down again and again
 
 
-def test_a_prometheus_that_is_gone_for_an_hour_is_said_to_be_and_costs_nothing(night: Night, tmp_path: Path) -> None:
+def test_prometheus_outage_is_reported_and_loses_nothing(night: Night, tmp_path: Path) -> None:
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus: apt-get install prometheus")
     with Store(night.folder) as store:

@@ -254,7 +254,7 @@ def ledger(folder: Path, telemetry: Iterable[tuple[Any, ...]], around_ms: int) -
         return store.connection.execute("FROM ledger_row ORDER BY ALL").fetchall()
 
 
-def test_what_was_sent_is_what_was_scraped(outcome: Outcome, tmp_path: Path) -> None:
+def test_remote_write_equals_scraping(outcome: Outcome, tmp_path: Path) -> None:
     remembered = read_back(outcome.remembered)
     sent = [record for records in outcome.sent.values() for record in records]
     assert len(outcome.sent["gpu_sample"]) >= SCRAPES * len(NODES) * 4

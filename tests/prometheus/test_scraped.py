@@ -232,7 +232,7 @@ def chosen(expr: str) -> str:
     return expr
 
 
-def test_every_query_of_every_dashboard_has_an_answer(scraped: tuple[Running, PrometheusClient]) -> None:
+def test_every_dashboard_query_returns_data(scraped: tuple[Running, PrometheusClient]) -> None:
     _, client = scraped
     queries = [expr for expr in expressions() if expr not in WITHOUT_KUBERNETES]
     assert len(queries) > 40
@@ -240,7 +240,7 @@ def test_every_query_of_every_dashboard_has_an_answer(scraped: tuple[Running, Pr
     assert not silent
 
 
-def test_every_choice_has_values(scraped: tuple[Running, PrometheusClient]) -> None:
+def test_every_dashboard_variable_has_values(scraped: tuple[Running, PrometheusClient]) -> None:
     _, client = scraped
     for make in DASHBOARDS.values():
         for variable in make()["templating"]["list"][1:]:
@@ -251,7 +251,7 @@ def test_every_choice_has_values(scraped: tuple[Running, PrometheusClient]) -> N
             assert values, variable["name"]
 
 
-def test_every_rule_is_evaluated_and_what_is_wrong_is_noticed(scraped: tuple[Running, PrometheusClient]) -> None:
+def test_every_rule_is_evaluated_and_alerts_fire(scraped: tuple[Running, PrometheusClient]) -> None:
     _, client = scraped
 
     def rules() -> dict[str, dict[str, Any]]:
@@ -270,7 +270,7 @@ def test_every_rule_is_evaluated_and_what_is_wrong_is_noticed(scraped: tuple[Run
             assert client.query(name), name
 
 
-def test_counters_are_what_the_ledger_has(scraped: tuple[Running, PrometheusClient]) -> None:
+def test_counters_equal_the_ledger(scraped: tuple[Running, PrometheusClient]) -> None:
     running, client = scraped
     counted = client.value("sum(pyrometer_gpu_seconds_total)")
     through_s = client.value("pyrometer_exported_through_timestamp_seconds")

@@ -24,7 +24,7 @@ from tests.support.prometheus_servers import prometheus
 pytestmark = pytest.mark.heavy
 
 
-def test_what_is_still_there_is_asked_and_the_rest_remembered(
+def test_existing_objects_come_from_the_cluster_and_the_rest_from_prometheus(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, night: Night, tmp_path: Path
 ) -> None:
     if shutil.which("prometheus") is None:

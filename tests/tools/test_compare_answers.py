@@ -25,7 +25,7 @@ def with_finding(**changed):
     return WHY | {"findings": [FINDING | changed]}
 
 
-def test_an_answer_is_equal_to_itself():
+def test_answer_equals_itself():
     assert differing(WHY) == []
 
 
@@ -45,7 +45,7 @@ def test_an_answer_is_equal_to_itself():
         ({name: value for name, value in WHY.items() if name != "evidence"}, "evidence"),
     ],
 )
-def test_any_other_value_is_a_difference(new, path):
+def test_changed_value_is_a_difference(new, path):
     assert differing(new) == [(path, False)]
 
 
@@ -62,7 +62,7 @@ def test_rewording_and_added_fields_are_allowed(new, path):
     assert differing(new) == [(path, True)]
 
 
-def test_a_question_that_only_one_version_answers_is_a_difference(capsys):
+def test_question_that_one_version_rejects_is_a_difference(capsys):
     base, failed = {"why --all": Answer(WHY)}, {"why --all": Answer(None, "exit status 1: Error: no.")}
     assert report("night", base, failed, False)[0] == 1
     assert "exit status 1" in capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_a_question_that_only_one_version_answers_is_a_difference(capsys):
     assert report("night", failed, failed, False)[0] == 0
 
 
-def test_exact_allows_nothing(capsys):
+def test_exact_mode_allows_no_difference(capsys):
     base, new = {"why": Answer(WHY)}, {"why": Answer(with_finding(title="llama stopped"))}
     assert report("night", base, new, False)[:2] == (0, 1)
     assert report("night", base, new, True)[:2] == (1, 0)

@@ -34,23 +34,23 @@ def shown(dashboard: Json) -> list[Json]:
 
 
 @pytest.mark.parametrize("name", sorted(DASHBOARDS))
-def test_the_file_is_what_the_code_makes(name: str) -> None:
+def test_dashboard_file_is_up_to_date(name: str) -> None:
     written = (DEPLOY / "grafana" / f"{name}.json").read_text()
     assert written == text(DASHBOARDS[name]()), "run `make dashboards`"
 
 
-def test_no_file_is_left_from_a_dashboard_that_is_gone() -> None:
+def test_no_file_of_a_removed_dashboard_exists() -> None:
     assert {path.stem for path in (DEPLOY / "grafana").glob("*.json")} == set(DASHBOARDS)
 
 
-def test_the_operators_rules_are_those_of_the_file() -> None:
+def test_operator_rules_equal_the_rules_file() -> None:
     rules = (DEPLOY / "prometheus" / "rules.yaml").read_text()
     made = (DEPLOY / "prometheus" / "prometheusrule.yaml").read_text()
     assert made == prometheus_rule(rules), "run `make dashboards`"
     assert yaml.safe_load(made)["spec"] == yaml.safe_load(rules)
 
 
-def test_grafana_knows_it_by_its_uid(dashboard: Json) -> None:
+def test_dashboard_has_a_stable_uid(dashboard: Json) -> None:
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", dashboard["uid"])
     assert dashboard["id"] is None  # given by the database that imports it
     assert dashboard["schemaVersion"] >= 36  # data sources as objects
@@ -71,7 +71,7 @@ def unknown(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {ours!r} is {theirs!r}"
 
 
-def test_grafana_knows_every_field_of_it(dashboard: Json) -> None:
+def test_dashboard_fields_are_grafana_fields(dashboard: Json) -> None:
     register_default_plugins()  # types of panels and of Prometheus' queries
     theirs = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
     assert not list(unknown(dashboard, theirs))
@@ -94,7 +94,7 @@ def test_panels_fill_the_grid_and_do_not_overlap(dashboard: Json) -> None:
     assert area == WIDTH * max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels), "there is a hole"
 
 
-def test_every_panel_says_what_it_shows(dashboard: Json) -> None:
+def test_every_panel_has_a_description(dashboard: Json) -> None:
     for panel in shown(dashboard):
         assert panel["type"] in {"stat", "timeseries", "table"}
         assert panel["title"]
@@ -110,7 +110,7 @@ def test_every_panel_says_what_it_shows(dashboard: Json) -> None:
         assert values == sorted(values)
 
 
-def test_whatever_is_chosen_is_used_and_what_is_used_can_be_chosen(dashboard: Json) -> None:
+def test_variables_are_used_and_used_variables_exist(dashboard: Json) -> None:
     variables = dashboard["templating"]["list"]
     assert variables[0]["type"] == "datasource"
     names = {variable["name"] for variable in variables}
@@ -122,7 +122,7 @@ def test_whatever_is_chosen_is_used_and_what_is_used_can_be_chosen(dashboard: Js
         assert set(re.findall(r"\$(\w+)", variable["query"]["query"])) <= known
 
 
-def test_each_state_has_one_distinct_color() -> None:
+def test_every_state_has_one_unique_color() -> None:
     assert set(COLORS) >= {state.name for state in STATES} | set(FAMILIES)
     assert len({COLORS[state.name] for state in STATES}) == len(STATES)
     for make in DASHBOARDS.values():

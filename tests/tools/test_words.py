@@ -120,12 +120,12 @@ def found(scope: str, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("scope", "text"), BAD)
-def test_what_is_banned_is_found(scope, text):
+def test_banned_words_are_found(scope, text):
     assert found(scope, text)
 
 
 @pytest.mark.parametrize(("scope", "text"), GOOD)
-def test_what_is_right_is_left_alone(scope, text):
+def test_allowed_words_are_not_reported(scope, text):
     assert found(scope, text) == []
 
 
@@ -163,7 +163,7 @@ class Told:
 '''
 
 
-def test_a_program_is_searched_in_its_names_strings_and_comments():
+def test_python_is_searched_in_names_strings_and_comments():
     seen = [(use.line, use.scope, use.text) for use in uses_in("src/run.py", PROGRAM, BANS)]
     assert seen == [
         (1, "prose", "told"),
@@ -179,7 +179,7 @@ def test_a_program_is_searched_in_its_names_strings_and_comments():
     ]
 
 
-def test_a_page_is_searched_in_its_texts():
+def test_page_scripts_are_searched_in_texts():
     script = 'const told = `${asked(1)} lies in there`; // beside it\nshow("No run goes on.")'
     seen = [(use.line, use.scope, use.text) for use in uses_in("page/x.js", script, BANS)]
     assert seen == [
@@ -197,16 +197,16 @@ def test_markdown_is_searched_outside_of_code():
     assert seen == [(2, "goes on"), (7, "said")]
 
 
-def test_the_name_of_a_file_counts():
+def test_file_names_are_searched():
     assert [use.scope for use in uses_in("src/pyrometer/act/told.py", "", BANS)] == ["files"]
 
 
-def test_code_after_a_string_with_escapes_is_still_code():
+def test_code_after_an_escaped_string_is_searched():
     parts = list(parts_of(r"""x = 'it\'s' + "a \" b" + rb'\'' ; told = 1""", "py", "prose"))
     assert ("names", 1, "told") in parts
 
 
-def test_an_exception_excuses_its_path_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_exception_applies_only_to_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for command in (["init", "-q"], ["add", "."]):
         (tmp_path / "a.py").write_text("told = 1\n")
         (tmp_path / "b.py").write_text("told = 1\n")

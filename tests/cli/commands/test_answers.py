@@ -113,7 +113,7 @@ def without_money(value):
 # -- the contract -----------------------------------------------------------------------------------------------------
 
 
-def test_why_has_the_keys_of_its_contract(ask, recorded):
+def test_why_json_has_the_documented_keys(ask, recorded):
     answer = ask(recorded, "why")
     assert {"window", "total", "states", "findings", "evidence"} <= answer.keys()
     assert answer["window"].keys() == {"from", "to"}
@@ -141,7 +141,7 @@ def test_findings_keep_their_ids(ask, recorded):
 
 
 @pytest.mark.parametrize("by", BY)
-def test_cost_has_the_keys_of_its_contract(ask, recorded, by):
+def test_cost_json_has_the_documented_keys(ask, recorded, by):
     answer = ask(recorded, "cost", "--by", by)
     assert answer.keys() == {"window", "by", "rows", "total", "books"}
     assert answer["by"] == [by]
@@ -150,11 +150,11 @@ def test_cost_has_the_keys_of_its_contract(ask, recorded, by):
         assert row.keys() == {by, "gpu_ms", "gpu_hours", "usd_micro", "usd", "adjusts", "activity", *ENERGY}
 
 
-def test_cost_knows_every_grouping_of_its_contract():
+def test_cost_has_every_documented_grouping():
     assert set(BY) <= set(GROUPINGS)
 
 
-def test_runs_have_the_keys_of_their_contract(ask, recorded):
+def test_runs_json_has_the_documented_keys(ask, recorded):
     (row,) = ask(recorded, "runs")["rows"]
     assert row.keys() >= RUN
     assert row["run"] == "recording-a"
@@ -163,7 +163,7 @@ def test_runs_have_the_keys_of_their_contract(ask, recorded):
     assert 0 < row["goodput"] < 1
 
 
-def test_show_has_the_keys_of_its_contract(ask, recorded):
+def test_show_json_has_the_documented_keys(ask, recorded):
     answer = ask(recorded, "show", "recording-a")
     (row,) = ask(recorded, "runs")["rows"]
     assert {name: answer[name] for name in row} == row
@@ -179,14 +179,14 @@ def test_show_has_the_keys_of_its_contract(ask, recorded):
         assert isinstance(usd_micro, int)
 
 
-def test_the_last_attempt_says_how_a_run_ended(ask, recorded):
+def test_outcome_of_a_run_is_that_of_its_last_attempt(ask, recorded):
     """The first attempt was killed; the second one trained on to the end of the recording, 40 s later."""
     (row,) = ask(recorded, "runs")["rows"]
     assert row["outcome"] != "killed"
     assert row["ended"] is None or row["ended"] > "2026-11-15T06:19:50"
 
 
-def test_a_loss_that_is_not_a_number_is_null(ask, recorded):
+def test_nonfinite_loss_is_null(ask, recorded):
     points = ask(recorded, "show", "recording-a")["metrics"]["loss"]
     assert points[0][2] > 10
     assert points[-1][2] is None
@@ -213,7 +213,7 @@ def test_states_add_up_to_the_total(ask, request, folder):
 
 @pytest.mark.parametrize("by", [*BY, "team,state", "day,workload", "cause,state"])
 @pytest.mark.parametrize("folder", ["recorded", "autumn"])
-def test_any_grouping_adds_up_to_the_same_total(ask, request, folder, by):
+def test_every_grouping_adds_up_to_the_total(ask, request, folder, by):
     path = request.getfixturevalue(folder)
     answer = ask(path, "cost", "--by", by)
     assert answer["total"] == ask(path, "why")["total"]
@@ -224,7 +224,7 @@ def test_any_grouping_adds_up_to_the_same_total(ask, request, folder, by):
     assert all(row["gpu_ms"] > 0 for row in answer["rows"])
 
 
-def test_money_is_an_integer_beside_a_rounded_figure(ask, recorded, autumn):
+def test_money_is_an_integer_with_a_rounded_figure(ask, recorded, autumn):
     for folder, name, *arguments in (
         (recorded, "why"),
         (recorded, "cost", "--by", "state"),
@@ -248,7 +248,7 @@ def test_money_is_an_integer_beside_a_rounded_figure(ask, recorded, autumn):
         assert priced
 
 
-def test_findings_claim_no_more_than_their_states_have(ask, recorded):
+def test_findings_claim_at_most_the_time_of_their_state(ask, recorded):
     answer = ask(recorded, "why")
     states = {row["state"]: row["gpu_ms"] for row in answer["states"]}
     for cause in ("hang", "lost_work", "data_stall", "idle_held"):
@@ -256,7 +256,7 @@ def test_findings_claim_no_more_than_their_states_have(ask, recorded):
         assert 0 < claimed <= states[cause]
 
 
-def test_by_cause_is_what_the_findings_claim(ask, recorded):
+def test_cost_by_cause_equals_the_time_of_findings(ask, recorded):
     claimed = {}
     for finding in ask(recorded, "why")["findings"]:
         claimed[finding["cause"]] = claimed.get(finding["cause"], 0) + finding["gpu_ms"]
@@ -268,14 +268,14 @@ def test_by_cause_is_what_the_findings_claim(ask, recorded):
 # -- who pays ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_nobody_held_is_the_platforms(ask, autumn):
+def test_unallocated_time_belongs_to_the_platform(ask, autumn):
     teams = {row["team"]: row["gpu_ms"] // 3_600_000 for row in ask(autumn, "cost", "--by", "team")["rows"]}
     assert teams == {"nlp": 8, "vision": 3, "platform": 3 * 30 - 11}
     rows = ask(autumn, "cost", "--by", "workload")["rows"]
     assert {row["workload"] and row["workload"]["name"] for row in rows} == {"job-llama", "job-yolo", None}
 
 
-def test_time_without_a_price_is_unpriced_not_free(ask, autumn):
+def test_time_without_a_price_is_unpriced(ask, autumn):
     nodes = {row["node"]: row for row in ask(autumn, "cost", "--by", "node")["rows"]}
     assert nodes["strange"]["usd_micro"] is None
     assert nodes["known"]["usd_micro"] == 60 * 6_880_000  # the public list price
@@ -284,7 +284,7 @@ def test_time_without_a_price_is_unpriced_not_free(ask, autumn):
     assert total["unpriced_gpu_ms"] == 30 * 3_600_000
 
 
-def test_when_nothing_is_priced_money_is_null(ask, unpriced):
+def test_money_is_null_without_any_price(ask, unpriced):
     for name, *arguments in (("why",), ("cost", "--by", "team,state"), ("runs",)):
         answer = ask(unpriced, name, *arguments)
         money = [one[key] for one in each(answer) for key in ("usd", "usd_micro") if key in one]
@@ -308,7 +308,7 @@ def test_when_nothing_is_priced_money_is_null(ask, unpriced):
         ("show", ("recording-a",)),
     ],
 )
-def test_a_price_of_ones_own_changes_dollars_only(ask, recorded, name, arguments):
+def test_price_option_changes_only_dollars(ask, recorded, name, arguments):
     listed, own = (ask(recorded, name, *arguments, *price) for price in ((), ("--price", "2.50")))
     for answer in (listed, own):
         for points in answer.get("metrics", {}).values():
@@ -321,7 +321,7 @@ def test_a_price_of_ones_own_changes_dollars_only(ask, recorded, name, arguments
         assert one["usd_micro"] == pytest.approx(one["gpu_ms"] * 2_500_000 / 3_600_000, abs=1)
 
 
-def test_a_price_of_ones_own_prices_what_has_none(ask, unpriced, autumn):
+def test_price_option_prices_unpriced_gpus(ask, unpriced, autumn):
     assert ask(unpriced, "why", "--price", "2.50")["total"] == {
         "gpu_ms": 30 * 3_600_000,
         "gpu_hours": 30.0,
@@ -337,5 +337,5 @@ def test_a_price_of_ones_own_prices_what_has_none(ask, unpriced, autumn):
     assert {row["node"]: row["usd"] for row in answer["rows"]} == {"known": 60, "strange": 30}
 
 
-def test_a_price_of_zero_is_a_price(ask, unpriced):
+def test_price_of_zero_is_a_price(ask, unpriced):
     assert ask(unpriced, "why", "--price", "0")["total"]["usd_micro"] == 0

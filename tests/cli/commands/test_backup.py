@@ -21,7 +21,7 @@ def answers(pyrometer):
     }
 
 
-def test_a_restored_folder_answers_as_the_folder_did(copy_of_recorded, tmp_path, pyrometer, answers):
+def test_restored_folder_gives_the_same_answers(copy_of_recorded, tmp_path, pyrometer, answers):
     before = answers(copy_of_recorded)
     backups = tmp_path / "backups"
     (printed,) = pyrometer("backup", "--data", copy_of_recorded, "--out", backups).lines
@@ -42,7 +42,7 @@ def test_a_restored_folder_answers_as_the_folder_did(copy_of_recorded, tmp_path,
     assert pyrometer("check", tmp_path / "newest").code == 0
 
 
-def test_what_is_kept(copy_of_recorded, tmp_path, pyrometer):
+def test_keep_deletes_all_but_the_newest_backups(copy_of_recorded, tmp_path, pyrometer):
     names = [
         pyrometer("backup", "--data", copy_of_recorded, "--out", tmp_path / "b", "-o", "json").json["backup"]
         for _ in range(2)
@@ -54,7 +54,7 @@ def test_what_is_kept(copy_of_recorded, tmp_path, pyrometer):
     assert line.endswith(": all is well.")
 
 
-def test_a_backup_that_is_broken_is_told_and_not_restored(copy_of_recorded, tmp_path, pyrometer):
+def test_damaged_backup_is_reported_and_not_restored(copy_of_recorded, tmp_path, pyrometer):
     backups = tmp_path / "backups"
     pyrometer("backup", "--data", copy_of_recorded, "--out", backups)
     broken = next((backups / "parts").rglob("*.parquet"))
@@ -71,7 +71,7 @@ def test_a_backup_that_is_broken_is_told_and_not_restored(copy_of_recorded, tmp_
     assert "never changed" in pyrometer("check", backups, "--repair").failed(2)
 
 
-def test_what_cannot_be_is_said_in_one_sentence(copy_of_recorded, tmp_path, pyrometer):
+def test_impossible_backups_are_one_line_errors(copy_of_recorded, tmp_path, pyrometer):
     backups, elsewhere = tmp_path / "backups", tmp_path / "elsewhere"
     assert "pass --out BACKUP" in pyrometer("backup", "--data", copy_of_recorded).failed(2)
     assert "Pass --out DIR" in pyrometer("restore", backups).failed(2)
@@ -88,7 +88,7 @@ def test_what_cannot_be_is_said_in_one_sentence(copy_of_recorded, tmp_path, pyro
     assert "not a valid list of a backup" in pyrometer("restore", backups, "--list").failed(1)
 
 
-def test_the_folder_of_a_server_is_asked_for_by_its_address(copy_of_recorded, tmp_path, pyrometer):
+def test_backup_of_a_folder_in_use_names_the_server(copy_of_recorded, tmp_path, pyrometer):
     from pyrometer.store import StoreBusyError
 
     address = new_address("127.0.0.1", 18_999)

@@ -43,7 +43,7 @@ def parts(folder, *kinds):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_derived_is_built_again_to_the_same_figures(folder, bill, pyrometer, seed):
+def test_repair_rebuilds_derived_parts_to_the_same_figures(folder, bill, pyrometer, seed):
     before = bill(folder)
     chance = random.Random(seed)
     broken = [path for path in parts(folder, *DERIVED) if chance.random() < 0.7] or parts(folder, "ledger_row")[:1]
@@ -60,7 +60,7 @@ def test_what_is_derived_is_built_again_to_the_same_figures(folder, bill, pyrome
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"garbage" * 10_000])
-def test_a_new_catalogue_is_made_from_the_parts(folder, bill, pyrometer, damage):
+def test_repair_recreates_a_damaged_catalog_from_the_parts(folder, bill, pyrometer, damage):
     before = bill(folder)
     if damage is None:
         (folder / DATABASE).unlink()
@@ -74,7 +74,7 @@ def test_a_new_catalogue_is_made_from_the_parts(folder, bill, pyrometer, damage)
     assert bill(folder) == before
 
 
-def test_a_copy_of_the_parts_is_enough(folder, bill, pyrometer, tmp_path):
+def test_repair_needs_only_a_copy_of_the_parts(folder, bill, pyrometer, tmp_path):
     before = bill(folder)
     shutil.copytree(folder / "parts", tmp_path / "again" / "parts")
     if (folder / "settings.yaml").exists():
@@ -83,7 +83,7 @@ def test_a_copy_of_the_parts_is_enough(folder, bill, pyrometer, tmp_path):
     assert bill(tmp_path / "again") == before
 
 
-def test_facts_that_are_broken_are_put_aside_and_counted(folder, pyrometer):
+def test_repair_moves_broken_records_aside_and_counts_them(folder, pyrometer):
     gone, cut = (parts(folder, kind)[0] for kind in ("pod", "allocation"))
     rows = pq.read_metadata(cut).num_rows
     gone.unlink()
@@ -96,21 +96,21 @@ def test_facts_that_are_broken_are_put_aside_and_counted(folder, pyrometer):
     assert pyrometer("check", folder).lines[-1].endswith(": all is well.")
 
 
-def test_a_part_with_other_rows_is_listed_as_it_is(folder, pyrometer):
+def test_repair_lists_a_changed_part_as_it_is(folder, pyrometer):
     path = max(parts(folder, "pod", "gpu_sample"), key=lambda one: one.stat().st_size)
     pq.write_table(pq.read_table(path).slice(1), path)
     result = pyrometer("check", folder, "--repair")
     assert (result.code, result.out.count("is listed as it is")) == (0, 1)
 
 
-def test_a_folder_that_is_well_is_left_alone(folder, pyrometer):
+def test_repair_leaves_an_intact_folder_unchanged(folder, pyrometer):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")}
     (line,) = pyrometer("check", folder, "--repair").lines
     assert line.endswith(": all is well.")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")} == before
 
 
-def test_a_newer_folder_is_not_mended(folder, pyrometer):
+def test_repair_refuses_a_newer_folder(folder, pyrometer):
     with Store(folder) as store:
         store.set_meta("schema_version", "99")
     assert "upgrade Pyrometer" in pyrometer("check", folder, "--repair").failed(1)
@@ -135,7 +135,7 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize("made", HEALTHY)
-def test_a_database_that_is_not_damaged_is_not_repaired(folder, pyrometer, made):
+def test_repair_leaves_an_undamaged_database_unchanged(folder, pyrometer, made):
     HEALTHY[made](folder / DATABASE)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for options in ((), ("--repair",)):
@@ -143,7 +143,7 @@ def test_a_database_that_is_not_damaged_is_not_repaired(folder, pyrometer, made)
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_link_to_a_volume_that_is_not_mounted_is_kept(folder, pyrometer, tmp_path):
+def test_repair_keeps_links_to_an_unmounted_volume(folder, pyrometer, tmp_path):
     database = folder / DATABASE
     database.rename(tmp_path / "volume")
     database.symlink_to(tmp_path / "unmounted")
@@ -172,7 +172,7 @@ os._exit(0)
 """
 
 
-def test_a_damaged_log_costs_only_what_was_in_it(tmp_path, pyrometer):
+def test_repair_of_a_damaged_log_loses_only_its_records(tmp_path, pyrometer):
     """Hot rows that were saved are kept, and so is a part that only the log lists."""
     folder, at_ms = tmp_path / "data", 1_760_054_400_000
     Store(folder, create=True).close()

@@ -48,7 +48,7 @@ def command(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_closed_month_does_not_change(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run_json(*words: str) -> tuple[dict[str, Any], str]:
         assert command(*words, "--data", str(data), "-o", "json") == 0
         result = capsys.readouterr()
@@ -99,7 +99,7 @@ def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.Captur
         (("2026-11", "--tz", "Nowhere/Land"), 2, "There is no time zone 'Nowhere/Land'"),
     ],
 )
-def test_what_cannot_be_closed_is_one_sentence(
+def test_month_that_cannot_be_closed_is_a_one_line_error(
     data: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, message: str
 ) -> None:
     assert command("close", *words, "--data", str(data)) == status
@@ -120,7 +120,7 @@ def test_rebuild_prints_the_states_of_a_month_before_and_after(data: Path, capsy
     assert "The ledger has no rows in 2026-09." in capsys.readouterr().err
 
 
-def test_over_http_an_admin_closes_and_answers_are_of_the_closed_month_at_once(data: Path) -> None:
+def test_admin_closes_a_month_over_http(data: Path) -> None:
     async def test() -> None:
         with Store(data) as store:
             tokens = Tokens(data)
@@ -161,7 +161,7 @@ def test_over_http_an_admin_closes_and_answers_are_of_the_closed_month_at_once(d
 
 
 @pytest.mark.heavy
-def test_a_server_is_told_and_one_that_has_the_folder_is_named(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_close_with_a_running_server_needs_the_server_option(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(data) as client:
         url = str(client.base_url)
         assert command("close", "2026-10", "--data", str(data)) == 1

@@ -36,7 +36,7 @@ def test_bash_completes_commands_options_and_choices(tmp_path):
     assert completed(tmp_path, "pyrometer", "run", "--no") == ["--no-gpus"]  # the command without click
 
 
-def test_the_text_for_zsh_may_lie_where_zsh_looks_for_it(pyrometer):
+def test_completion_scripts_of_zsh_and_fish(pyrometer):
     assert pyrometer("completion", "zsh").lines[0] == "#compdef pyrometer"
     assert pyrometer("completion", "fish").lines[0].startswith("function")
     assert "'tcsh'" in pyrometer("completion", "tcsh").failed(2)

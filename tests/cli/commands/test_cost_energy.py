@@ -17,7 +17,7 @@ def counter_wh(h200) -> float:
     return (counted[-1] - counted[0]) / 3_600_000
 
 
-def test_a_recording_drew_what_its_counter_says(cached_pyrometer, recorded, counter_wh):
+def test_energy_equals_the_counter_of_the_recording(cached_pyrometer, recorded, counter_wh):
     for by in ("team", "experiment", "state", "cause", "hour,gpu_model"):
         answer = cached_pyrometer("cost", "--data", recorded, "--all", "--by", by, "-o", "json").json
         assert sum(row["energy_wh"] or 0 for row in answer["rows"]) == answer["total"]["energy_wh"]
@@ -29,7 +29,7 @@ def test_a_recording_drew_what_its_counter_says(cached_pyrometer, recorded, coun
     assert total["co2e_g"] is None
 
 
-def test_what_it_cost_and_emitted_follows_the_settings(pyrometer, recorded, counter_wh, monkeypatch):
+def test_energy_cost_and_emissions_follow_the_settings(pyrometer, recorded, counter_wh, monkeypatch):
     monkeypatch.setenv("PYROMETER_ENERGY_USD_PER_KWH", "0.12")
     monkeypatch.setenv("PYROMETER_CARBON_G_PER_KWH", "380")
     monkeypatch.setenv("PYROMETER_PUE", "1.5")
@@ -45,7 +45,7 @@ def test_what_it_cost_and_emitted_follows_the_settings(pyrometer, recorded, coun
     assert pyrometer("why", "--data", recorded, "--all").lines[3] == energy
 
 
-def test_the_bill_does_not_change_with_the_tariff(pyrometer, recorded, monkeypatch):
+def test_energy_tariff_does_not_change_the_bill(pyrometer, recorded, monkeypatch):
     def bill():
         return pyrometer("cost", "--data", recorded, "--all", "-o", "json").json["total"]["usd_micro"]
 
@@ -54,7 +54,7 @@ def test_the_bill_does_not_change_with_the_tariff(pyrometer, recorded, monkeypat
     assert bill() == before
 
 
-def test_without_telemetry_nothing_is_said_of_energy(pyrometer, autumn):
+def test_energy_is_absent_without_telemetry(pyrometer, autumn):
     printed = pyrometer("cost", "--data", autumn, "--all", "-o", "json").json
     for row in (*printed["rows"], printed["total"]):
         assert {row[unit] for unit in UNITS} == {None}
@@ -72,7 +72,7 @@ def test_without_telemetry_nothing_is_said_of_energy(pyrometer, autumn):
         ("ENERGY_USD_PER_KWH", "$0.12", "Not a number from 0 to 1,000,000"),
     ],
 )
-def test_a_tariff_that_is_none_is_named(pyrometer, recorded, monkeypatch, name, value, named):
+def test_invalid_energy_setting_is_an_error(pyrometer, recorded, monkeypatch, name, value, named):
     monkeypatch.setenv(f"PYROMETER_{name}", value)
     text = pyrometer("cost", "--data", recorded).failed(1)
     assert named in text

@@ -26,7 +26,7 @@ def demo(tmp_path_factory):
     return folder, ran
 
 
-def test_without_a_terminal_the_demo_explains_the_night_and_exits(demo):
+def test_demo_without_a_terminal_explains_the_night_and_exits(demo):
     folder, ran = demo
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Oct 8, 2026, 20:00 – Oct 9, 08:00 UTC (12 h), simulated" in ran.stdout
@@ -39,7 +39,7 @@ def test_without_a_terminal_the_demo_explains_the_night_and_exits(demo):
     assert "<script" not in page
 
 
-def test_the_demo_is_right_about_its_night(demo, cached_pyrometer):
+def test_demo_findings_match_the_truth(demo, cached_pyrometer):
     folder, _ = demo
     scored = cached_pyrometer("score", folder, "-o", "json").json
     assert scored["precision"] >= 0.9
@@ -48,13 +48,13 @@ def test_the_demo_is_right_about_its_night(demo, cached_pyrometer):
     assert scored["state_error"] < 0.01
 
 
-def test_every_cause_of_the_demo_is_another_one(demo):
+def test_demo_has_many_different_causes(demo):
     folder, _ = demo
     causes = {planted["cause"] for planted in json.loads((folder / "truth.json").read_text())["findings"]}
     assert len(causes) >= 8
 
 
-def test_a_folder_that_no_simulation_made_is_left_alone(cached_pyrometer, tmp_path):
+def test_simulate_and_demo_refuse_a_foreign_folder(cached_pyrometer, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     for command in (["demo", "--no-serve"], ["simulate", "quiet"]):
         assert "was not made by a simulation" in cached_pyrometer(*command, "--out", tmp_path).failed(1)
@@ -62,7 +62,7 @@ def test_a_folder_that_no_simulation_made_is_left_alone(cached_pyrometer, tmp_pa
 
 
 @pytest.mark.heavy
-def test_a_simulated_folder_is_made_anew(cached_pyrometer, tmp_path):
+def test_simulate_replaces_an_earlier_simulation(cached_pyrometer, tmp_path):
     folder = tmp_path / "night"
     for seed in ("1", "2"):
         lines = cached_pyrometer("simulate", "gang_wait", "--seed", seed, "--hours", "4", "--out", folder).lines
@@ -73,7 +73,7 @@ def test_a_simulated_folder_is_made_anew(cached_pyrometer, tmp_path):
     assert cached_pyrometer("check", folder).code == 0
 
 
-def test_scenarios_are_listed_and_others_refused(cached_pyrometer, tmp_path):
+def test_simulate_lists_scenarios_and_refuses_unknown_ones(cached_pyrometer, tmp_path):
     lines = cached_pyrometer("simulate", "list").lines
     assert [line.split()[0] for line in lines[1:]] == list(SCENARIOS)
     assert "'tsunami'" in cached_pyrometer("simulate", "tsunami", "--out", tmp_path / "x").failed(2)
@@ -118,7 +118,7 @@ def _page_and_burn(shown):
 
 
 @pytest.mark.heavy
-def test_on_a_terminal_the_demo_serves_the_page_until_ctrl_c(tmp_path):
+def test_demo_on_a_terminal_serves_the_page_until_ctrl_c(tmp_path):
     (page, burn), shown, code = on_a_terminal(["demo", "--out", str(tmp_path / "night")], _page_and_burn)
     assert '<script type="module" src="/page/app.js">' in page
     assert round(burn["total"]["usd"]) == 12136
@@ -127,7 +127,7 @@ def test_on_a_terminal_the_demo_serves_the_page_until_ctrl_c(tmp_path):
 
 
 @pytest.mark.heavy
-def test_live_the_night_grows_and_ends_as_the_whole_night_does(cached_pyrometer, tmp_path, monkeypatch):
+def test_live_demo_grows_to_the_whole_night(cached_pyrometer, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "pyrometer.cli.commands.demo.LIVE_SPEED", 6_000
     )  # a tenth of the time that a person would look at it
@@ -157,7 +157,7 @@ def _burn_twice(shown):
 
 
 @pytest.mark.heavy
-def test_live_on_a_terminal_the_page_moves(tmp_path):
+def test_live_demo_updates_the_page(tmp_path):
     (revisions, totals), _, code = on_a_terminal(["demo", "--live", "--out", str(tmp_path / "night")], _burn_twice)
     assert code == 0
     assert len(set(revisions)) == 3

@@ -33,7 +33,7 @@ def offline_run(folder, run_id: str = "abcd1234", **environment) -> None:
     (place / f"run-{run_id}.wandb").write_bytes(file)
 
 
-def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known(cached_pyrometer, tmp_path):
+def test_import_of_offline_wandb_runs_has_loss_and_dollars(cached_pyrometer, tmp_path):
     offline_run(tmp_path, gpu_nvidia=[{"name": H100}] * 8)
     result = cached_pyrometer("import", "wandb", tmp_path, "--out", tmp_path / "data")
     assert result.out.startswith("1 run; 1 not joined.")
@@ -55,13 +55,13 @@ def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known
         (("import", "openb", "nowhere"), 2, "nowhere does not exist"),
     ],
 )
-def test_what_cannot_be_read_is_said(pyrometer, tmp_path, monkeypatch, arguments, code, words):
+def test_import_of_an_unreadable_tracker_is_a_one_line_error(pyrometer, tmp_path, monkeypatch, arguments, code, words):
     monkeypatch.chdir(tmp_path)
     error = pyrometer(*arguments, "--out", tmp_path / "data").failed(code)
     assert words in error
 
 
-def test_what_cannot_be_stamped_is_said(pyrometer, tmp_path, monkeypatch):
+def test_export_to_an_unreachable_tracker_is_a_one_line_error(pyrometer, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     offline_run(tmp_path)
     data = tmp_path / "data"
@@ -72,7 +72,7 @@ def test_what_cannot_be_stamped_is_said(pyrometer, tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_a_server_tells_offline_runs_of_wandb_what_they_cost(pyrometer, tmp_path):
+def test_export_writes_the_cost_from_a_server_into_offline_wandb_runs(pyrometer, tmp_path):
     pytest.importorskip("wandb", reason="needs wandb: make test-all")
     offline_run(tmp_path, gpu_nvidia=[{"name": H100}] * 8)
     data, runs = tmp_path / "data", tmp_path / "wandb"

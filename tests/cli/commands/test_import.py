@@ -15,7 +15,7 @@ def _from_a_wheel(monkeypatch):
 
 
 @pytest.mark.parametrize("form", FROM_A_CHECKOUT)
-def test_an_importer_that_is_missing_says_how_to_get_it(pyrometer, tmp_path, form):
+def test_error_about_a_missing_importer_names_make_setup(pyrometer, tmp_path, form):
     text = pyrometer("import", form, tmp_path, "--out", tmp_path / "data").failed(1)
     assert f"The {form} importer is only part of a source checkout" in text
     assert "make setup" in text

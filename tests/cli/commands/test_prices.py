@@ -53,7 +53,7 @@ def book(tmp_path):
     return path
 
 
-def test_every_kind_has_its_price_and_where_it_is_from(pyrometer, folder, book):
+def test_prices_has_the_price_and_its_source_per_gpu_kind(pyrometer, folder, book):
     answer = pyrometer("prices", "--data", folder, "--book", book, "-o", "json").json
     found = {
         row["gpu_model"]: (row["gpus"], row["usd_micro_per_hour"], row["source"], row["entry"])
@@ -78,7 +78,7 @@ def test_every_kind_has_its_price_and_where_it_is_from(pyrometer, folder, book):
     )
 
 
-def test_the_table_says_the_same(pyrometer, folder, book):
+def test_prices_table_equals_the_json(pyrometer, folder, book):
     lines = pyrometer("prices", "--data", folder, "--book", book).lines
     assert "list (assumed)" in next(line for line in lines if line.startswith("NVIDIA-L4"))
     assert next(line for line in lines if line.startswith("Contoso X1")).endswith("–")
@@ -88,7 +88,7 @@ def test_the_table_says_the_same(pyrometer, folder, book):
     assert lines[-1] == "1 GPU without a price: their time is unpriced."
 
 
-def test_without_a_folder_the_list_is_shown_and_a_book_checked(pyrometer, book):
+def test_prices_without_a_folder_lists_and_checks_the_book(pyrometer, book):
     shown = pyrometer("prices", "-o", "json").json
     assert [row["model"] for row in shown["list"]] == [known.model for known in gpu_models()]
     assert shown["book"] == []
@@ -101,7 +101,7 @@ def test_without_a_folder_the_list_is_shown_and_a_book_checked(pyrometer, book):
     assert "entry 1 has 'modell'" in pyrometer("prices", "--book", book).failed(1)
 
 
-def test_a_starter_is_a_book_for_what_was_found(pyrometer, folder, tmp_path):
+def test_starter_is_a_valid_book_for_the_models_found(pyrometer, folder, tmp_path):
     text = pyrometer("prices", "--data", folder, "--starter").out
     path = tmp_path / "starter.yaml"
     path.write_text(text)
@@ -116,7 +116,7 @@ def test_a_starter_is_a_book_for_what_was_found(pyrometer, folder, tmp_path):
     assert [entry.price.per for entry in read_entries(path)] == ["node", "node"]
 
 
-def test_a_starter_for_nothing_known_is_a_book_too(pyrometer, tmp_path):
+def test_starter_without_known_models_is_a_valid_book(pyrometer, tmp_path):
     with Store(tmp_path / "data", create=True) as store:
         store.append([Node(START_MS, "prod", "e", "e", 1, "Contoso X1")])
     path = tmp_path / "starter.yaml"
@@ -126,7 +126,7 @@ def test_a_starter_for_nothing_known_is_a_book_too(pyrometer, tmp_path):
     assert len(read_price_book(path)) == len([known for known in gpu_models() if known.list_usd_micro_per_hour])
 
 
-def test_a_book_that_changes_is_followed_and_what_it_does_not_touch_is_left_alone(pyrometer, folder, book):
+def test_changed_price_book_restates_only_affected_time(pyrometer, folder, book):
     def costs():
         answer = pyrometer("cost", "--data", folder, "--all", "--by", "gpu_model", "-o", "json").json
         return {row["gpu_model"]: row["usd_micro"] for row in answer["rows"]}, answer["total"]["usd_micro"]

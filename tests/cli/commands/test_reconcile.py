@@ -132,7 +132,7 @@ PROVIDERS = {"FOCUS": focus, "AWS CUR 2.0": aws, "AWS CUR": legacy, "Azure": azu
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_every_provider_s_lines_are_understood(ask: Ask, provider: str) -> None:
+def test_invoice_lines_of_every_provider_are_read(ask: Ask, provider: str) -> None:
     line = PROVIDERS[provider]
     lines = [line(96, 6), line(64, 4), line(19, 0, category="Tax"), line(-5, 0, category="Credit")]
     lines.append(line(7.5, 10, kind="m5.large"))
@@ -152,7 +152,7 @@ def test_every_provider_s_lines_are_understood(ask: Ask, provider: str) -> None:
     assert (covered["rows"][0]["billed_usd"], covered["rows"][0]["because"]) == (100.0, ["commitment discount"])
 
 
-def test_what_differs_is_told_apart(ask: Ask) -> None:
+def test_differences_are_split_into_hours_and_price(ask: Ask) -> None:
     dearer = ask([focus(200, 10)])["rows"][0]
     assert (dearer["because"], dearer["by_hours_usd"], dearer["by_price_usd"]) == (["price differs"], 0.0, 40.0)
     longer = ask([focus(192, 12)])["rows"][0]
@@ -170,7 +170,7 @@ def test_what_differs_is_told_apart(ask: Ask) -> None:
     assert ask([focus(160, 10)])["nameless_node_ms"] == 4 * MS_PER_HOUR
 
 
-def test_google_cloud_bills_parts_of_a_machine(ask: Ask) -> None:
+def test_google_cloud_lines_of_one_machine_are_combined(ask: Ask) -> None:
     line = {
         "usage_start_time": "2026-10-05 00:00:00 UTC",
         "cost_type": "regular",
@@ -186,14 +186,14 @@ def test_google_cloud_bills_parts_of_a_machine(ask: Ask) -> None:
     assert answer["apart"]["tax"]["usd"] == 5.0
 
 
-def test_any_other_invoice_by_its_columns_and_a_tolerance_for_ci(ask: Ask) -> None:
+def test_custom_columns_and_tolerance(ask: Ask) -> None:
     lines = [{"When": "2026-10-05", "Box": "p5.48xlarge", "Paid": "$168.00", "h": "10"}]
     columns = ("--columns", "day=When,type=Box,usd=Paid,hours=h")
     assert ask(lines, *columns, "--tolerance", "5")["rows"][0]["by_price_usd"] == 8.0
     ask(lines, *columns, "--tolerance", "4", status=1)
 
 
-def test_the_table_says_it_in_words(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reconcile_table_explains_differences(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bill.csv.gz"
     with gzip.open(path, "wt") as stream:
         stream.write("day,type,usd,hours\n2026-10-05,p5.48xlarge,200,10\n")
@@ -218,7 +218,7 @@ def test_the_table_says_it_in_words(data: Path, tmp_path: Path, capsys: pytest.C
         ("BilledCost,ChargePeriodStart,ChargeCategory\n1e999,2026-10-05,Usage\n", "'1e999' is not an amount"),
     ],
 )
-def test_an_invoice_that_cannot_be_read_is_one_sentence(
+def test_unreadable_invoice_is_a_one_line_error(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
 ) -> None:
     path = tmp_path / "bill.csv"
@@ -240,7 +240,7 @@ AMOUNT = st.decimals(0, 10**6, places=4)
         st.builds(LedgerUse, st.integers(1, 10**9), st.integers(0, 10**12) | st.none()),
     ),
 )
-def test_differences_add_up_and_are_divided_without_rest(used: Any, seen: Any) -> None:
+def test_differences_add_up_without_remainder(used: Any, seen: Any) -> None:
     answer = reconcile(Bill("any", 1, used, {}), seen)
     for row in answer["rows"]:
         assert row["difference_usd_micro"] == row["billed_usd_micro"] - (row["ledger_usd_micro"] or 0)
@@ -250,7 +250,7 @@ def test_differences_add_up_and_are_divided_without_rest(used: Any, seen: Any) -
 
 
 @given(st.binary(max_size=300))
-def test_no_file_breaks_it(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_arbitrary_invoice_files_do_not_crash(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.csv"
     path.write_bytes(b"BilledCost,ChargePeriodStart,ChargeCategory\n" + content)
     with suppress(BillError):

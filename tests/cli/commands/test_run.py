@@ -43,21 +43,21 @@ def python(script: str) -> list[str]:
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
 )
-def test_the_exit_code_is_the_command_s(variables, tmp_path, script, code):
+def test_run_returns_the_exit_code_of_the_command(variables, tmp_path, script, code):
     result = run(variables, "--data", str(tmp_path / "d"), "--", "sh", "-c", f"echo out; echo err >&2; {script}")
     assert (result.returncode, result.stdout) == (code, "out\n")
     assert result.stderr == "err\npyrometer: no PyTorch training was detected in sh.\n"
 
 
 @pytest.mark.parametrize(("word", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
-def test_a_command_that_cannot_be_run_is_told_as_shells_do(variables, tmp_path, word, code):
+def test_run_of_a_missing_command_exits_like_a_shell(variables, tmp_path, word, code):
     result = run(variables, "--data", str(tmp_path / "d"), "--", word)
     assert result.returncode == code
     assert result.stderr.startswith(f"pyrometer: {word} cannot be run: ")
     assert result.stderr.count("\n") == 1
 
 
-def test_it_reads_what_we_would_have_read(variables, tmp_path):
+def test_run_passes_stdin_to_the_command(variables, tmp_path):
     result = subprocess.run(
         [*RUN, "--no-gpus", "--data", tmp_path / "d", "--", "cat"],
         env=variables,
@@ -68,7 +68,7 @@ def test_it_reads_what_we_would_have_read(variables, tmp_path):
     assert (result.returncode, result.stdout) == (0, "in")
 
 
-def test_arguments_are_the_command_s_own(variables, tmp_path):
+def test_run_passes_arguments_unchanged(variables, tmp_path):
     show = ["python3", "-c", "import sys; print(sys.argv[1:])", "--data", "x", "--", "-y"]
     assert run(variables, "--data", str(tmp_path / "d"), "--", *show).stdout == "['--data', 'x', '--', '-y']\n"
     assert run(variables, "--data", str(tmp_path / "d"), *show).stdout == "['--data', 'x', '--', '-y']\n"
@@ -90,12 +90,12 @@ def test_arguments_are_the_command_s_own(variables, tmp_path):
         (["--run"], "Argument --run: expected one argument. See `pyrometer run --help`."),
     ],
 )
-def test_a_usage_error_is_one_sentence(variables, arguments, sentence):
+def test_run_usage_errors_are_one_line(variables, arguments, sentence):
     result = run(variables, *arguments)
     assert (result.returncode, result.stdout, result.stderr) == (2, "", f"Error: {sentence}\n")
 
 
-def test_a_spool_that_cannot_be_made_stops_nothing(variables, tmp_path):
+def test_run_continues_without_a_spool(variables, tmp_path):
     (tmp_path / "file").write_text("")
     result = run(variables, "--", "sh", "-c", "echo done; exit 4", PYROMETER_SPOOL=str(tmp_path / "file"))
     assert (result.returncode, result.stdout) == (4, "done\n")
@@ -119,7 +119,7 @@ while True:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-def test_signals_are_handed_on(variables, tmp_path, number):
+def test_run_forwards_signals(variables, tmp_path, number):
     process = subprocess.Popen(
         [*RUN, "--no-gpus", "--data", tmp_path / "d", *python(TRAP)],
         env=variables,
@@ -136,7 +136,7 @@ def test_signals_are_handed_on(variables, tmp_path, number):
 WAITS = "echo ready; kill -HUP $$; read x; exit 5"
 
 
-def test_a_signal_that_was_ignored_stays_ignored(variables, tmp_path):
+def test_run_keeps_ignored_signals_ignored(variables, tmp_path):
     process = subprocess.Popen(
         ["nohup", *RUN, "--no-gpus", "--data", tmp_path / "d", "--", "sh", "-c", WAITS],
         env=variables,
@@ -151,7 +151,7 @@ def test_a_signal_that_was_ignored_stays_ignored(variables, tmp_path):
     assert process.returncode == 5
 
 
-def test_ctrl_c_on_a_terminal_comes_once(variables, tmp_path):
+def test_ctrl_c_on_a_terminal_reaches_the_command_once(variables, tmp_path):
     count = """
 import signal, sys, time
 seen = []
@@ -182,7 +182,7 @@ print("times", len(seen), flush=True)
     assert b"times 1" in shown
 
 
-def test_as_the_first_process_of_a_container_it_buries_orphans(variables, tmp_path):
+def test_run_reaps_orphans_as_the_first_process_of_a_container(variables, tmp_path):
     orphan = "import os, time\nif os.fork() == 0:\n    if os.fork() == 0: os._exit(0)\n    os._exit(0)\nos.wait()\n"
     look = (
         orphan + "time.sleep(0.5)\n"
@@ -209,7 +209,7 @@ def test_as_the_first_process_of_a_container_it_buries_orphans(variables, tmp_pa
 # -- what the command sees --------------------------------------------------------------------------------------------
 
 
-def test_the_command_is_told_where_to_send(variables, tmp_path):
+def test_run_sets_the_variables_of_the_sdk(variables, tmp_path):
     show = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('PYROMETER_')}))"
     result = run(
         variables,
@@ -234,7 +234,7 @@ def test_the_command_is_told_where_to_send(variables, tmp_path):
     assert Path(spool) == spool_folder({**variables, **printed})
 
 
-def test_a_sitecustomize_of_the_user_s_own_and_their_path_are_kept(variables, tmp_path):
+def test_run_keeps_the_sitecustomize_and_path_of_the_user(variables, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("import builtins; builtins.of_the_user = __file__")
     show = (
@@ -247,7 +247,7 @@ def test_a_sitecustomize_of_the_user_s_own_and_their_path_are_kept(variables, tm
     assert result.stdout == f"{theirs} {theirs} []\n"
 
 
-def test_an_error_in_it_looks_as_it_would(variables, tmp_path):
+def test_error_in_the_users_sitecustomize_is_unchanged(variables, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("raise ValueError('theirs')")
     path = f"{tmp_path / 'own'}{os.pathsep}{SOURCES}"
@@ -277,7 +277,7 @@ def started_from(folder: Path, boot: str) -> Path:
         ("this is no Python", ""),
     ],
 )
-def test_a_python_without_pyrometer_is_instrumented_and_never_broken(variables, tmp_path, boot, says):
+def test_python_without_pyrometer_is_instrumented(variables, tmp_path, boot, says):
     site = started_from(tmp_path, boot) / "train" / "site"
     show = "import sys; print([p for p in sys.path if 'elsewhere' in p])"
     bare = sys._base_executable  # outside of the environment in which this test runs
@@ -298,7 +298,7 @@ time.sleep(1.2)
 )
 
 
-def test_a_server_gets_everything_and_the_last_line_says_where_to_look(variables, tmp_path):
+def test_run_sends_to_the_server_and_prints_the_show_command(variables, tmp_path):
     collector = Collector()
     result = run(
         variables, "--server", collector.url, *python(TRAIN + "here.view[ring.ENDED] = 1"), PYROMETER_TOKEN="t-1"
@@ -311,7 +311,7 @@ def test_a_server_gets_everything_and_the_last_line_says_where_to_look(variables
 
 
 @pytest.mark.heavy
-def test_a_rank_that_is_the_command_and_is_killed_ends_with_its_signal(variables, tmp_path):
+def test_killed_rank_ends_with_its_signal(variables, tmp_path):
     collector = Collector()
     result = run(variables, "--server", collector.url, *python(TRAIN + "os.kill(os.getpid(), 9)"))
     collector.close()
@@ -320,7 +320,7 @@ def test_a_rank_that_is_the_command_and_is_killed_ends_with_its_signal(variables
     assert [(end["pyrometer.outcome"], end["pyrometer.reason"]) for end in ends] == [("killed", "SIGKILL")]
 
 
-def test_without_a_server_it_is_kept_here(variables, tmp_path):
+def test_run_without_a_server_stores_records_locally(variables, tmp_path):
     result = run(variables, *python(TRAIN), cwd=tmp_path)
     assert result.stderr == (
         "pyrometer: `pyrometer show r1 --data pyrometer-data` shows what happened. "
@@ -332,7 +332,7 @@ def test_without_a_server_it_is_kept_here(variables, tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_server_that_is_away_is_told_and_the_next_run_brings_both(variables, tmp_path):
+def test_next_run_sends_what_an_unreachable_server_missed(variables, tmp_path):
     collector = Collector()
     url, port = collector.url, int(collector.url.rpartition(":")[2])
     collector.close()
@@ -353,7 +353,7 @@ def test_a_server_that_is_away_is_told_and_the_next_run_brings_both(variables, t
 
 
 @pytest.mark.heavy
-def test_who_does_not_want_to_wait_for_an_absent_server_need_not(variables, tmp_path):
+def test_interrupt_skips_waiting_for_an_unreachable_server(variables, tmp_path):
     collector = Collector()
     collector.close()
     process = subprocess.Popen(
@@ -371,14 +371,14 @@ def test_who_does_not_want_to_wait_for_an_absent_server_need_not(variables, tmp_
     assert "files of telemetry are waiting in" in printed
 
 
-def test_a_terminal_that_is_gone_takes_no_exit_code_with_it(variables, tmp_path):
+def test_closed_stderr_keeps_the_exit_code(variables, tmp_path):
     command = [*RUN, "--no-gpus", "--data", str(tmp_path / "d"), "--", "sh", "-c", "exit 6"]
     result = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], env=variables)
     assert result.returncode == 6
 
 
 @pytest.mark.heavy
-def test_the_host_s_gpus_are_watched_too(variables, tmp_path):
+def test_run_samples_the_gpus_of_the_host(variables, tmp_path):
     fake = tmp_path / "bin" / "nvidia-smi"
     fake.parent.mkdir()
     recorded = Path(__file__).parents[2] / "data" / "h200-smi" / "lines.csv"

@@ -24,7 +24,7 @@ def folder(tmp_path, t0):
     return tmp_path / "data"
 
 
-def test_every_millisecond_of_every_rank_is_in_one_state(pyrometer, folder):
+def test_inbox_time_of_every_rank_is_in_one_state(pyrometer, folder):
     answer = pyrometer("why", "--data", folder, "--all", "-o", "json").json
     assert answer["total"]["gpu_ms"] == sum(cpu_run.RANK_MS.values())
     states = {row["state"]: row["gpu_ms"] for row in answer["states"] if row["gpu_ms"]}
@@ -42,7 +42,7 @@ def test_every_millisecond_of_every_rank_is_in_one_state(pyrometer, folder):
     assert pyrometer("check", folder).lines[-1].endswith("all is well.")
 
 
-def test_whose_it_is_and_which_run_it_was(pyrometer, folder):
+def test_inbox_run_has_its_team_experiment_and_workload(pyrometer, folder):
     (row,) = pyrometer("cost", "--data", folder, "--by", "team,experiment,workload", "-o", "json").json["rows"]
     assert (row["team"], row["experiment"], row["gpu_ms"]) == (
         "local",
@@ -55,7 +55,7 @@ def test_whose_it_is_and_which_run_it_was(pyrometer, folder):
     assert (run["steps"], run["outcome"], run["gpu_ms"]) == (400, "failed", sum(cpu_run.RANK_MS.values()))
 
 
-def test_show_has_everything_that_was_said(pyrometer, folder):
+def test_show_has_all_reported_events_and_windows(pyrometer, folder):
     answer = pyrometer("show", cpu_run.RUN, "--data", folder, "-o", "json").json
     happened = [(one["attempt"], one["what"]) for one in answer["lifecycle"] if one["rank"] in (None, 0)]
     assert happened == [
@@ -93,7 +93,7 @@ def test_show_has_everything_that_was_said(pyrometer, folder):
 
 
 @pytest.mark.heavy
-def test_it_is_read_while_it_is_written(pyrometer, tmp_path, t0):
+def test_inbox_is_read_while_it_is_written(pyrometer, tmp_path, t0):
     """Asked after every part, and with parts that come again, the last answer is that of all at once."""
     for part in cpu_run.story(t0):
         otlp_json.put_in_inbox(tmp_path / "once", [part], f"{cpu_run.story(t0).index(part):020d}-1")
@@ -107,7 +107,7 @@ def test_it_is_read_while_it_is_written(pyrometer, tmp_path, t0):
     assert pyrometer("why", "--data", tmp_path / "often", "--all", "-o", "json").json == whole
 
 
-def test_a_run_that_never_said_it_ended_is_over_when_the_next_begins(pyrometer, tmp_path, t0):
+def test_run_without_an_end_ended_when_the_next_run_begins(pyrometer, tmp_path, t0):
     identity, messages = cpu_run.story(t0)[0]
     unended = [message for message in messages if "ended_ms" not in message[1] and message[1].get("kind") != "stuck"]
     otlp_json.put_in_inbox(tmp_path, [(identity | {"ranks": 1, "run": "one"}, unended)], "1")
@@ -121,7 +121,7 @@ def test_a_run_that_never_said_it_ended_is_over_when_the_next_begins(pyrometer, 
     assert rows["one"]["gpu_ms"] == cpu_run.HANGS
 
 
-def test_what_cannot_be_read_is_said_and_put_aside(pyrometer, folder):
+def test_malformed_inbox_file_is_reported_and_moved_aside(pyrometer, folder):
     inbox = folder / "inbox" / "otlp"
     (inbox / "0.logs.json.gz").write_bytes(b"nonsense")
     (inbox / "1.logs.json.gz.tmp").write_bytes(b"half")
@@ -132,12 +132,12 @@ def test_what_cannot_be_read_is_said_and_put_aside(pyrometer, folder):
     assert pyrometer("runs", "--data", folder).err == ""
 
 
-def test_a_folder_without_anything_is_no_data_folder(pyrometer, tmp_path):
+def test_empty_folder_is_not_a_data_folder(pyrometer, tmp_path):
     assert "is not a Pyrometer data folder" in pyrometer("why", "--data", tmp_path).failed(1)
     assert not (tmp_path / "pyrometer.duckdb").exists()
 
 
-def test_a_gpu_of_this_machine_is_held_by_its_rank_and_seen_by_its_telemetry(pyrometer, tmp_path, t0):
+def test_local_gpu_has_its_allocation_and_telemetry(pyrometer, tmp_path, t0):
     gpu = {"gpu_uuid": "GPU-1", "gpu_index": 3, "gpu_model": "NVIDIA H100 80GB HBM3"}
     parts = cpu_run.story(t0, device="cuda", **gpu)[:1]
     samples = [

@@ -58,7 +58,7 @@ def simulated(tmp_path_factory):
     return folder
 
 
-def test_the_json_has_the_keys_of_its_contract(cached_pyrometer, simulated):
+def test_score_json_has_the_documented_keys(cached_pyrometer, simulated):
     answer = cached_pyrometer("score", simulated, "-o", "json").json
     assert answer.keys() >= CONTRACT
     assert (answer["precision"], answer["recall"], answer["culprit"]) == (1.0, 0.5, 0.0)
@@ -69,7 +69,7 @@ def test_the_json_has_the_keys_of_its_contract(cached_pyrometer, simulated):
     assert answer["wrong"] == []
 
 
-def test_the_table_says_it_in_words(cached_pyrometer, simulated):
+def test_score_table_prints_a_summary(cached_pyrometer, simulated):
     lines = cached_pyrometer("score", simulated).lines
     assert lines[0] == "Simulated: hang, seed 7, evidence: full"
     assert lines[1] == "findings: precision 100.0%, recall 50.0%, culprit 0.0%"
@@ -96,7 +96,7 @@ def test_the_table_says_it_in_words(cached_pyrometer, simulated):
         (json.dumps(TRUTH | {"evidence": "none"}), "cannot be used: its evidence is 'none'"),
     ],
 )
-def test_a_truth_that_is_none_is_one_sentence(pyrometer, simulated, tmp_path, text, message):
+def test_invalid_truth_is_a_one_line_error(pyrometer, simulated, tmp_path, text, message):
     folder = shutil.copytree(simulated, tmp_path / "copy")
     (folder / "truth.json").unlink()
     if text is not None:
@@ -104,5 +104,5 @@ def test_a_truth_that_is_none_is_one_sentence(pyrometer, simulated, tmp_path, te
     assert message in pyrometer("score", folder).failed(1)
 
 
-def test_a_folder_that_is_none(pyrometer, tmp_path):
+def test_score_of_another_folder_is_an_error(pyrometer, tmp_path):
     assert "is not a Pyrometer data folder" in pyrometer("score", tmp_path).failed(1)

@@ -25,7 +25,7 @@ def night(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_notebook_has_steps_and_trials_as_tables(night):
+def test_notebook_answers_have_steps_and_trials_as_tables(night):
     asking = sdk.connect(night)
     for by, table in (("pipeline_run", "steps"), ("sweep", "trials")):
         named = next(row[by] for row in asking.cost(by=by, all=True)["rows"] if row[by])
@@ -36,7 +36,7 @@ def test_a_notebook_has_steps_and_trials_as_tables(night):
 
 
 @pytest.mark.heavy
-def test_cost_by_pipeline_and_by_trial_adds_up_to_the_same_total(cached_pyrometer, night):
+def test_cost_by_pipeline_and_trial_adds_up_to_the_total(cached_pyrometer, night):
     whole = cached_pyrometer("cost", "--data", night, "--all", "-o", "json").json["total"]
     for by in ("pipeline,pipeline_run,pipeline_step", "sweep,trial", "pipeline_step,team,state"):
         answer = cached_pyrometer("cost", "--by", by, "--data", night, "--all", "-o", "json").json
@@ -47,7 +47,7 @@ def test_cost_by_pipeline_and_by_trial_adds_up_to_the_same_total(cached_pyromete
         assert names & {"retrain-ranker", "lr-search", "train"}
 
 
-def test_a_run_of_a_pipeline_is_shown_by_its_steps(cached_pyrometer, night):
+def test_show_prints_the_steps_of_a_pipeline_run(cached_pyrometer, night):
     lines = cached_pyrometer("show", "nightly 2026-10-08", "--data", night).lines
     assert lines[0] == "nightly 2026-10-08: succeeded"
     assert re.fullmatch(r"\$\d+ for [\d.]+ GPU-hours, \$[\d.]+ wasted, \d+% of the time training", lines[1])
@@ -66,7 +66,7 @@ def test_a_run_of_a_pipeline_is_shown_by_its_steps(cached_pyrometer, night):
 
 
 @pytest.mark.heavy
-def test_the_same_by_its_id_and_a_wrong_name_is_told_a_near_one(cached_pyrometer, night):
+def test_show_finds_a_pipeline_run_by_id_and_suggests_a_name(cached_pyrometer, night):
     about = cached_pyrometer("show", "nightly 2026-10-08", "--data", night, "-o", "json").json["pipeline"]
     again = cached_pyrometer("show", about["id"], "--data", night, "-o", "json").json["pipeline"]
     assert again == about
@@ -75,7 +75,7 @@ def test_the_same_by_its_id_and_a_wrong_name_is_told_a_near_one(cached_pyrometer
     assert error == "Run 'nightly 2026-10-09' not found in this time range. Did you mean 'nightly 2026-10-08'?"
 
 
-def test_a_sweep_is_shown_by_its_trials(cached_pyrometer, night):
+def test_show_prints_the_trials_of_a_sweep(cached_pyrometer, night):
     lines = cached_pyrometer("show", "lr-search", "--data", night).lines
     sweep = cached_pyrometer("show", "lr-search", "--data", night, "-o", "json").json["sweep"]
     assert lines[0] == "lr-search: succeeded"
@@ -87,7 +87,7 @@ def test_a_sweep_is_shown_by_its_trials(cached_pyrometer, night):
 
 
 @pytest.mark.heavy
-def test_a_step_s_run_says_which_pipeline_it_is_of(cached_pyrometer, night):
+def test_run_of_a_pipeline_step_names_its_pipeline(cached_pyrometer, night):
     (run,) = [
         row
         for row in cached_pyrometer("runs", "--data", night, "-o", "json").json["rows"]
@@ -99,7 +99,7 @@ def test_a_step_s_run_says_which_pipeline_it_is_of(cached_pyrometer, night):
 
 
 @pytest.mark.heavy
-def test_a_trainjob_is_shown_by_its_name_with_its_progress(cached_pyrometer, night):
+def test_show_prints_the_progress_of_a_trainjob(cached_pyrometer, night):
     lines = cached_pyrometer("show", "gemma-sft", "--data", night).lines
     assert re.search(r"\d+% done, .* left \(reported by Kubeflow Trainer\)", "\n".join(lines))
     assert any(line.startswith("  loss: ") for line in lines)
@@ -111,20 +111,20 @@ def test_a_trainjob_is_shown_by_its_name_with_its_progress(cached_pyrometer, nig
 
 
 @pytest.mark.heavy
-def test_nothing_is_wrong_with_that_night(cached_pyrometer, night):
+def test_kubeflow_night_has_no_findings(cached_pyrometer, night):
     assert cached_pyrometer("why", "--data", night, "--all", "-o", "json").json["findings"] == []
     assert cached_pyrometer("score", night, "-o", "json").json["state_error"] < 0.01
     assert cached_pyrometer("check", night).lines[-1].endswith("all is well.")
 
 
-def test_where_there_is_no_room_it_says_how_much_it_takes(pyrometer, tmp_path):
+def test_simulate_with_too_few_gpus_names_the_minimum(pyrometer, tmp_path):
     error = pyrometer("simulate", "kubeflow", "--gpus", "80", "--out", tmp_path / "data").failed(1)
     assert error == "Too few GPUs for pipelines and a sweep. Pass --gpus 120 or more."
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.parametrize("hours", [4, 8])
-def test_whatever_is_drawn_is_over_when_it_says_so(seed, hours):
+def test_simulated_gpus_are_held_by_one_job_at_a_time(seed, hours):
     night = SCENARIOS["kubeflow"].make(seed, None, hours)
     assert len([record for record in night.records if isinstance(record, PipelineRun)]) == 2 * (2 if hours == 8 else 1)
     held = defaultdict(list)
@@ -142,7 +142,7 @@ def test_whatever_is_drawn_is_over_when_it_says_so(seed, hours):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["nightly 2026-10-08", "lr-search", "gemma-sft"])
-def test_answers_are_as_the_api_describes_them(cached_pyrometer, night, name):
+def test_show_answers_match_the_openapi_schema(cached_pyrometer, night, name):
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install jsonschema")
     described = document()["paths"]["/api/v1/show"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     jsonschema.validate(cached_pyrometer("show", name, "--data", night, "-o", "json").json, described)

@@ -110,7 +110,7 @@ def restored(one: Terminal) -> bool:
     return LEFT in one.output and termios.tcgetattr(one.slave) == one.before
 
 
-def test_keys_sizes_and_q(busy):
+def test_keys_and_resizing_change_the_view_and_q_quits(busy):
     with terminal("top", "--data", busy, "--every", "0.3") as top:
         shown = top.until("by dollars per hour")
         assert "$14 per hour for 4 GPUs: 3 held, 1 free" in shown
@@ -137,7 +137,7 @@ def test_keys_sizes_and_q(busy):
         assert restored(top)
 
 
-def test_ctrl_c_is_a_way_out(busy):
+def test_ctrl_c_quits(busy):
     with terminal("top", "--data", busy) as top:
         top.until("by dollars per hour")
         top.type("\x03")
@@ -147,7 +147,7 @@ def test_ctrl_c_is_a_way_out(busy):
 
 
 @pytest.mark.heavy
-def test_a_server_that_goes_away_and_being_told_to_end(busy, tmp_path):
+def test_unreachable_server_is_shown_and_sigterm_quits(busy, tmp_path):
     folder = shutil.copytree(busy, tmp_path / "data")
     with serving(folder) as client:
         one = terminal("top", "--server", client.base_url, "--every", "0.3")
@@ -166,7 +166,7 @@ def test_a_server_that_goes_away_and_being_told_to_end(busy, tmp_path):
         one.__exit__(None, None, None)
 
 
-def test_without_a_terminal_it_prints_once(pyrometer, busy):
+def test_top_without_a_terminal_prints_once(pyrometer, busy):
     lines = pyrometer("top", "--data", busy).lines
     assert lines[0].startswith(f"pyrometer top · {busy}")
     assert lines[1].startswith("$14 per hour for 4 GPUs: 3 held, 1 free; ")
@@ -186,28 +186,28 @@ def test_without_a_terminal_it_prints_once(pyrometer, busy):
     ("behind_ms", "origin", "ending"),
     [(60_000, None, "UTC"), (7 * 60_000, None, "UTC (7 min behind)"), (7 * 60_000, "simulated", "UTC (simulated)")],
 )
-def test_the_header_says_how_old_the_data_is(pyrometer, busy, behind_ms, origin, ending):
+def test_header_shows_the_age_of_the_data(pyrometer, busy, behind_ms, origin, ending):
     answer = pyrometer("top", "--data", busy, "-o", "json").json
     at_ms = round(datetime.fromisoformat(answer["at"]).timestamp() * 1000)
     first = header(answer | {"origin": origin}, "data", now_ms=at_ms + behind_ms)[0]
     assert first.plain.endswith(ending)
 
 
-def test_what_terminals_send_is_keys():
+def test_keys_of_decodes_terminal_sequences():
     assert list(keys_of("jq")) == ["j", "q"]
     assert list(keys_of("\x1b[A\x1bOB\x1b[5~x\x1b")) == ["up", "down", "page_up", "x", "escape"]
     assert list(keys_of("\x1b[1;5Cé\x00\r\x7f")) == ["é", "enter", "backspace"]  # others are no keys
 
 
 @given(st.text(max_size=30))
-def test_whatever_is_typed_is_taken(typed):
+def test_view_accepts_any_typed_text(typed):
     for key in keys_of(typed):
         assert key.isprintable()
         _View().after(key, 3, 2)
 
 
 @given(st.lists(st.sampled_from(["j", "k", "up", "down", "page_up", "page_down", "g", "G", "s", "/", "escape", "x"])))
-def test_what_is_selected_is_there(keys):
+def test_selection_stays_within_the_rows(keys):
     view = _View()
     for key in keys:
         view = view.after(key, 5, 3)
@@ -215,7 +215,7 @@ def test_what_is_selected_is_there(keys):
 
 
 @given(st.lists(st.integers(1, 40), min_size=len(COLUMNS), max_size=len(COLUMNS)), st.integers(1, 300))
-def test_columns_fit_and_the_important_ones_stay(widths, width):
+def test_fitting_keeps_the_required_columns(widths, width):
     kept, given_widths = fitting(widths, width)
     needed = sum(given_widths[i] for i in kept) + GAP * (len(kept) - 1)
     always = [i for i, column in enumerate(COLUMNS) if column.drop_order == 0]
@@ -224,7 +224,7 @@ def test_columns_fit_and_the_important_ones_stay(widths, width):
     assert fitting(widths, None) == (list(range(len(COLUMNS))), widths)
 
 
-def test_names_cannot_command_the_terminal():
+def test_control_characters_in_names_are_replaced():
     assert safe("a\x1b[2Jb\nc") == "a·[2Jb·c"
     row = {
         "workload": {"uid": "u", "kind": "Pod", "namespace": "ml", "name": "evil\x1b]0;x\x07"},

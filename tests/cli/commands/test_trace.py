@@ -48,7 +48,7 @@ def wide(tmp_path_factory):
 
 
 @pytest.mark.parametrize("about", [(), ("--step", "70"), ("--step", "75"), ("--sample", "137")])
-def test_trace_has_the_keys_of_its_contract(cached_pyrometer, folder, about):
+def test_trace_json_has_the_documented_keys(cached_pyrometer, folder, about):
     answer = cached_pyrometer("trace", RUN, *about, "--data", folder, "-o", "json").json
     assert answer.keys() >= TRACE
     assert all(span.keys() >= SPAN for span in answer["spans"])
@@ -56,7 +56,7 @@ def test_trace_has_the_keys_of_its_contract(cached_pyrometer, folder, about):
 
 
 @pytest.mark.parametrize("about", [("--step", "70"), ("--sample", "137"), ("--checkpoint", "80"), ("--spikes",)])
-def test_lineage_has_the_keys_of_its_contract(cached_pyrometer, folder, about):
+def test_lineage_json_has_the_documented_keys(cached_pyrometer, folder, about):
     answer = cached_pyrometer("lineage", RUN, *about, "--data", folder, "-o", "json").json
     assert answer.keys() >= LINEAGE
     updates = [*answer["updates"], *(one for spike in answer.get("spikes", ()) for one in spike["updates"])]
@@ -65,7 +65,7 @@ def test_lineage_has_the_keys_of_its_contract(cached_pyrometer, folder, about):
     assert all(update.keys() >= needed for update in updates)
 
 
-def test_show_says_how_fast_a_run_trains(cached_pyrometer, folder):
+def test_show_has_the_throughput_of_a_run(cached_pyrometer, folder):
     answer = cached_pyrometer("show", RUN, "--data", folder, "-o", "json").json
     assert (answer["step_p50_ms"], answer["step_p99_ms"]) == (119.0, 129.0)
     assert answer["samples_per_s"] == pytest.approx(4 * 160 / 1.2, rel=1e-4)
@@ -86,7 +86,7 @@ def test_show_says_how_fast_a_run_trains(cached_pyrometer, folder):
 # -- what a person reads ----------------------------------------------------------------------------------------------
 
 
-def test_a_step_is_told(cached_pyrometer, folder):
+def test_trace_explains_a_step(cached_pyrometer, folder):
     text = cached_pyrometer("trace", RUN, "--step", "70", "--data", folder).out
     assert "3 ranks waited 24.0 ms for rank 2: its backward took 56.0 ms, 24.0 ms more than" in text
     rows = [line for line in text.splitlines() if re.match(r"^[▶ ] rank \d +[a-z]", line)]
@@ -98,7 +98,7 @@ def test_a_step_is_told(cached_pyrometer, folder):
     assert "Clocks of nodes differ by up to" in text
 
 
-def test_of_very_many_ranks_both_ends_are_shown(cached_pyrometer, wide):
+def test_trace_of_many_ranks_shows_the_fastest_and_slowest(cached_pyrometer, wide):
     text = cached_pyrometer("trace", RUN, "--step", "10", "--data", wide).out
     rows = [line for line in text.splitlines() if re.match(r"^[▶ ] rank \d+ +[a-z]", line)]
     assert len(rows) == 12
@@ -121,14 +121,14 @@ EXPLAINED = [
 
 @pytest.mark.parametrize("columns", [80, 160])
 @pytest.mark.parametrize("about", EXPLAINED, ids=" ".join)
-def test_no_line_is_wider_than_the_terminal(pyrometer, folder, monkeypatch, columns, about):
+def test_lines_fit_the_terminal(pyrometer, folder, monkeypatch, columns, about):
     monkeypatch.setenv("COLUMNS", str(columns))
     command, *options = about
     lines = pyrometer(command, RUN, *options, "--data", folder).lines
     assert [line for line in lines if len(line) > columns and not line.startswith("  pyrometer ")] == []
 
 
-def test_a_step_that_was_not_traced_is_one_sentence(cached_pyrometer, folder):
+def test_trace_of_an_untraced_step_names_the_nearest_traced_steps(cached_pyrometer, folder):
     printed = " ".join(cached_pyrometer("trace", RUN, "--step", "75", "--data", folder).lines)
     assert printed == (
         f"Step 75 of {RUN} was done but not traced: only some steps and slow steps are. "
@@ -139,18 +139,18 @@ def test_a_step_that_was_not_traced_is_one_sentence(cached_pyrometer, folder):
     ).failed(1)
 
 
-def test_a_bad_sample_is_found_in_one_command(cached_pyrometer, folder, trained):
+def test_spikes_name_the_bad_sample(cached_pyrometer, folder, trained):
     first = cached_pyrometer("lineage", RUN, "--spikes", "--data", folder).lines[1]
     assert first.startswith(f"Sample {trained.training.bad_sample} of pairs.parquet is behind all ")
 
 
-def test_a_sample_s_way_is_told(cached_pyrometer, folder):
+def test_lineage_of_a_sample_counts_its_uses(cached_pyrometer, folder):
     text = cached_pyrometer("lineage", RUN, "--sample", "137", "--data", folder).out
     assert f"{RUN} consumed sample 137 11 times in 2,400 recorded batches" in text
     assert text.count(" 1† ") == 2
 
 
-def test_show_folds_what_happened_often(cached_pyrometer, folder):
+def test_show_folds_repeated_events(cached_pyrometer, folder):
     text = cached_pyrometer("show", RUN, "--data", folder).out
     assert "rendezvous on 4 ranks" in text
     assert "exception (step 79) of rank 1: RuntimeError: NCCL timeout" in " ".join(text.split())
@@ -163,7 +163,7 @@ def test_show_folds_what_happened_often(cached_pyrometer, folder):
 
 @pytest.mark.parametrize(("form", "key"), [("perfetto", "traceEvents"), ("otlp", "resourceSpans"), ("json", "spans")])
 @pytest.mark.parametrize("about", [(), ("--step", "70"), ("--sample", "137")])
-def test_a_trace_goes_to_a_file_or_to_stdout(pyrometer, cached_pyrometer, folder, tmp_path, form, key, about):
+def test_trace_file_equals_stdout(pyrometer, cached_pyrometer, folder, tmp_path, form, key, about):
     path = tmp_path / "trace.json"
     result = pyrometer("trace", RUN, *about, "--data", folder, "-o", form, "--file", path)
     if about == ("--sample", "137") and form != "json":
@@ -193,7 +193,7 @@ def test_a_trace_goes_to_a_file_or_to_stdout(pyrometer, cached_pyrometer, folder
         (("lineage", RUN, "--sample", "1" * 1_001), "--sample has 1,001 characters"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_a_usage_error(cached_pyrometer, folder, arguments, says):
+def test_invalid_trace_and_lineage_options_are_usage_errors(cached_pyrometer, folder, arguments, says):
     assert says in cached_pyrometer(*arguments, "--data", folder).failed(2)
 
 
@@ -206,7 +206,7 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(cached_pyrometer, folde
         (("lineage", RUN, "--spikes", "--metric", "accuracy"), "It has: loss."),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(cached_pyrometer, folder, arguments, says):
+def test_error_about_an_unknown_value_names_the_known_ones(cached_pyrometer, folder, arguments, says):
     assert says in cached_pyrometer(*arguments, "--data", folder).failed(1)
 
 
@@ -214,7 +214,7 @@ def test_what_is_not_there_is_told_with_what_is(cached_pyrometer, folder, argume
 
 
 @pytest.mark.parametrize("columns", [80, 160])
-def test_in_a_terminal_bars_have_colours_and_its_width(folder, columns):
+def test_trace_bars_on_a_terminal_have_colors_and_its_width(folder, columns):
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     command = [sys.executable, "-m", "pyrometer", "trace", RUN, "--step", "70", "--data", str(folder)]

@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_it_is_printed_as_ever_and_sent_in_short(pyrometer, folder, tmp_path, monkeypatch):
+def test_why_send_prints_the_answer_and_sends_a_summary(pyrometer, folder, tmp_path, monkeypatch):
     with receiving() as receiver:
         (tmp_path / "url").write_text(receiver.url)
         (folder / "settings.yaml").write_text(f"webhook_url_file: {tmp_path / 'url'}\n")
@@ -39,6 +39,6 @@ def test_it_is_printed_as_ever_and_sent_in_short(pyrometer, folder, tmp_path, mo
     assert SECRET not in result.out + result.err
 
 
-def test_without_a_webhook_it_says_so_before_it_asks(pyrometer, folder):
+def test_why_send_without_a_webhook_is_a_usage_error(pyrometer, folder):
     text = pyrometer("why", "--data", folder, "--send").failed(2)
     assert text == "--send needs a webhook: set webhook_url_file to a file with its URL."

@@ -18,14 +18,14 @@ def finetuned(tmp_path_factory):
     return folder
 
 
-def test_experiments_and_the_sentence_at_the_end(cached_pyrometer, finetuned):
+def test_worth_lists_experiments_and_a_summary(cached_pyrometer, finetuned):
     lines = cached_pyrometer("worth", "--data", finetuned).lines
     assert lines[0].split()[:3] == ["experiment", "team", "last"]
     assert lines[1].startswith("sft         speech")
     assert lines[-1] == "$0.47 spent on 1 run of 1 experiment."
 
 
-def test_runs_of_one_with_a_target(cached_pyrometer, finetuned):
+def test_worth_of_an_experiment_has_the_cost_to_the_target(cached_pyrometer, finetuned):
     lines = cached_pyrometer("worth", "sft", "--data", finetuned, "--price", "2", "--target", "2.2").lines
     assert lines[1].startswith("★  llama-sft  succeeded")
     assert "to target" in lines[0]
@@ -34,7 +34,7 @@ def test_runs_of_one_with_a_target(cached_pyrometer, finetuned):
     assert lines[-1] == "$0.14 in total. There is no other run to compare with."
 
 
-def test_the_table_says_which_runs_were_beaten(pyrometer, tmp_path):
+def test_worth_table_marks_dominated_runs(pyrometer, tmp_path):
     with Store(tmp_path / "data", create=True) as store:
         store.append(
             [
@@ -51,7 +51,7 @@ def test_the_table_says_which_runs_were_beaten(pyrometer, tmp_path):
     ]
 
 
-def test_an_experiment_without_runs_has_a_cost(pyrometer, tmp_path):
+def test_worth_of_an_experiment_without_runs_has_a_cost(pyrometer, tmp_path):
     with Store(tmp_path / "data", create=True) as store:
         store.append([*cluster(), *job()])
     result = pyrometer("worth", "llama-sft", "--data", tmp_path / "data")
@@ -61,7 +61,7 @@ def test_an_experiment_without_runs_has_a_cost(pyrometer, tmp_path):
     assert "Traceback" not in chart.err
 
 
-def test_another_experiment_or_metric_is_refused_with_what_there_is(pyrometer, finetuned):
+def test_unknown_experiment_or_metric_names_the_known_ones(pyrometer, finetuned):
     error = pyrometer("worth", "sftt", "--data", finetuned).failed(1)
     assert error == "Experiment 'sftt' not found in this time range. Did you mean 'sft'?"
     error = pyrometer("worth", "sft", "--metric", "acc", "--data", finetuned).failed(1)
@@ -70,7 +70,7 @@ def test_another_experiment_or_metric_is_refused_with_what_there_is(pyrometer, f
     assert "needs an experiment" in pyrometer("worth", "--target", "1", "--data", finetuned).failed(2)
 
 
-def test_a_folder_without_runs(pyrometer, autumn):
+def test_worth_of_a_folder_without_runs_prints_a_sentence(pyrometer, autumn):
     assert pyrometer("worth", "--data", autumn).lines == [
         "No training runs in this time range. `pyrometer cost --by experiment` shows what held GPUs."
     ]
@@ -79,7 +79,7 @@ def test_a_folder_without_runs(pyrometer, autumn):
 @pytest.mark.parametrize(
     ("by", "below"), [("dollars", "$0.15"), ("gpu-hours", "0.08"), ("time", "10"), ("step", "100")]
 )
-def test_a_chart_against_anything_that_a_run_spends(pyrometer, finetuned, monkeypatch, by, below):
+def test_chart_has_every_choice_of_x_axis(pyrometer, finetuned, monkeypatch, by, below):
     monkeypatch.setenv("COLUMNS", "80")
     result = pyrometer(
         "worth", "sft", "--data", finetuned, "--price", "2", "--target", "2.2", "-o", "chart", "--by", by
@@ -92,7 +92,7 @@ def test_a_chart_against_anything_that_a_run_spends(pyrometer, finetuned, monkey
     assert below in ticks
 
 
-def test_a_chart_needs_an_experiment_a_metric_and_a_price(pyrometer, finetuned, tmp_path):
+def test_chart_needs_an_experiment_a_metric_and_a_price(pyrometer, finetuned, tmp_path):
     assert "pass its name" in pyrometer("worth", "-o", "chart", "--data", finetuned).failed(2)
     assert "--by needs -o chart" in pyrometer("worth", "sft", "--by", "step", "--data", finetuned).failed(2)
     with Store(tmp_path / "data", create=True) as store:
@@ -105,7 +105,7 @@ def test_a_chart_needs_an_experiment_a_metric_and_a_price(pyrometer, finetuned, 
     ).failed(1)
 
 
-def test_a_sparkline_is_between_its_ends():
+def test_sparkline_is_between_its_ends():
     assert sparkline([0, 1, None, 7]) == "▁▂ █"
     assert sparkline([5, 5]) == "▁▁"
     assert sparkline([0.5, 1], low=0.0, high=1.0) == "▅█"
