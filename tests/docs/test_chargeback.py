@@ -24,7 +24,9 @@ def masked(text: str) -> list[str]:
 
 
 @pytest.mark.heavy
-def test_chargeback_example_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chargeback_example_prints_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prices.yaml").write_text(blocks("yaml")[0])
     (tmp_path / "bill.csv").write_text(blocks("csv")[0])

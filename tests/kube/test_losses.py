@@ -199,7 +199,9 @@ def test_pod_deleted_during_downtime_pays_until_it_was_last_seen(
         assert unseen == [(6 * (gap[1] - gap[0]),)]  # all but the two GPUs of the pod that stays
 
 
-def test_collector_resumes_after_an_api_server_outage(api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path) -> None:
+def test_collector_resumes_after_an_api_server_outage(
+    api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
     """After its restart everything is listed again, and what went meanwhile is found out."""
     two = Two(kubectl, namespace)
     ids = f"SELECT name, max(ended_ms) FROM pod WHERE namespace = '{namespace}' GROUP BY name ORDER BY name"

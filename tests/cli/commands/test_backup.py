@@ -1,4 +1,4 @@
-"""`pyrometer backup` and `pyrometer restore`: what people type, and what they are told."""
+"""`pyrometer backup` and `pyrometer restore`: output and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pyrometer check --repair`: what is derived is built again to the same figures, what is broken is kept and told."""
+"""`pyrometer check`: finds missing and changed files; `--repair` rebuilds derived data and keeps broken files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pyrometer.model.records import Event
 from pyrometer.store import Store
 from pyrometer.store.data_folder import DATABASE
 from tests.support.duckdb_files import with_header
@@ -190,3 +193,133 @@ def test_repair_of_a_damaged_log_loses_only_its_records(tmp_path, pyrometer):
     assert rows[:2] == [(at_ms, "saved"), (at_ms + 1, "hot")]
     assert (at_ms + 3_600_000, "sealed") in rows
     assert [path.name for path in (folder / "lost").rglob("*.wal")] == [log.name]
+
+
+def part(folder, kind):
+    (path,) = (folder / "parts" / kind).rglob("*.parquet")
+    return path
+
+
+def tamper(path, change):
+    """Rewrites a ledger part with its rows changed."""
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    change(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path, compression="zstd")
+
+
+@pytest.mark.parametrize("folder", ["recorded", "recorded_without_steps", "autumn", "unpriced"])
+def test_check_accepts_an_intact_folder(pyrometer, request, folder):
+    (line,) = pyrometer("check", request.getfixturevalue(folder)).lines
+    assert line.endswith(": all is well.")
+
+
+def test_check_counts_rejected_records(pyrometer, copy_of_recorded):
+    with Store(copy_of_recorded) as store:
+        store.append([Event(5, "a clock that was never set")])
+    rejected, verdict = pyrometer("check", copy_of_recorded).lines
+    assert rejected.startswith("1 event record rejected: ")
+    assert verdict.endswith(": all is well.")
+
+
+@pytest.mark.parametrize("kind", ["gpu_sample", "ledger_row", "pod"])
+def test_check_names_a_missing_part(pyrometer, copy_of_recorded, kind):
+    path = part(copy_of_recorded, kind)
+    path.unlink()
+    result = pyrometer("check", copy_of_recorded)
+    assert (result.code, result.err) == (1, "")
+    problem, verdict = result.out.splitlines()
+    assert str(path.relative_to(copy_of_recorded)) in problem
+    assert "missing" in problem
+    assert verdict.endswith("not all is well.")
+
+
+@pytest.mark.parametrize("keep", [0, 100, -20])
+@pytest.mark.parametrize("kind", ["metric", "ledger_row"])
+def test_check_names_a_truncated_part(pyrometer, copy_of_recorded, kind, keep):
+    path = part(copy_of_recorded, kind)
+    path.write_bytes(path.read_bytes()[:keep])
+    result = pyrometer("check", copy_of_recorded)
+    assert (result.code, result.err) == (1, "")
+    problem, verdict = result.out.splitlines()
+    assert str(path.relative_to(copy_of_recorded)) in problem
+    assert "cannot be read" in problem
+    assert verdict.endswith("not all is well.")
+
+
+def test_check_names_a_part_with_changed_rows(pyrometer, copy_of_recorded):
+    path = part(copy_of_recorded, "gpu_sample")
+    pq.write_table(pq.read_table(path).slice(1), path)
+    result = pyrometer("check", copy_of_recorded)
+    assert result.code == 1
+    assert str(path.relative_to(copy_of_recorded)) in result.out
+
+
+def row_of_a_full_minute(rows):
+    def minute(row):
+        return row["minute_ms"], row["node_uid"], row["slot_index"]
+
+    sums = Counter()
+    for row in rows:
+        sums[minute(row)] += row["ms"]
+    return next(row for row in rows if sums[minute(row)] == 60_000)
+
+
+def shorter(rows):
+    row_of_a_full_minute(rows)["ms"] -= 1
+
+
+def longer(rows):
+    row_of_a_full_minute(rows)["ms"] += 1
+
+
+def negative(rows):
+    rows[0]["ms"] = -5
+
+
+def unheard_of(rows):
+    rows[0]["state"] = "asleep"
+
+
+def twice(rows):
+    rows[1] = dict(rows[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "law"),
+    [
+        (shorter, "60,000 ms"),
+        (longer, "60,000 ms"),
+        (negative, "negative"),
+        (unheard_of, "state that does not exist"),
+        (twice, "duplicates"),
+    ],
+)
+def test_check_finds_tampered_ledger_rows(pyrometer, autumn, tmp_path, change, law):
+    folder = shutil.copytree(autumn, tmp_path / "copy")
+    assert pyrometer("check", folder).code == 0
+    path = max((folder / "parts" / "ledger_row").rglob("*.parquet"), key=lambda one: one.stat().st_size)
+    tamper(path, change)
+    result = pyrometer("check", folder)
+    assert (result.code, result.err) == (1, "")
+    assert law in result.out
+    assert result.out.endswith("not all is well.\n")
+
+
+@pytest.mark.parametrize("change", [shorter, longer])
+def test_check_finds_tampered_rows_without_node_records(pyrometer, copy_of_recorded, change):
+    """A recording's slot lives for a known time: its ledger must have just that."""
+    tamper(part(copy_of_recorded, "ledger_row"), change)
+    result = pyrometer("check", copy_of_recorded)
+    assert (result.code, result.err) == (1, "")
+    assert "ms" in result.out
+
+
+def test_check_builds_a_missing_ledger(pyrometer, tmp_path, autumn):
+    folder = shutil.copytree(autumn, tmp_path / "copy")
+    with Store(folder) as store:
+        store.drop_parts([*store.parts("ledger_row"), *store.parts("carry")])
+        store.set_meta("ledger_fingerprint", "")
+    assert pyrometer("check", folder).code == 0
+    with Store(folder) as store:
+        assert store.parts("ledger_row")

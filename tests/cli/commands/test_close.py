@@ -1,4 +1,4 @@
-"""`pyrometer close`, and what the other commands say of a month once it is closed."""
+"""`pyrometer close`, and the answers of other commands about a closed month."""
 
 from __future__ import annotations
 
@@ -12,34 +12,17 @@ import httpx2 as httpx
 import pytest
 
 from pyrometer.cli import main
-from pyrometer.model.records import Allocation, Price
+from pyrometer.model.records import Allocation
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 from pyrometer.questions.tokens import Tokens
 from pyrometer.serve.core import Core
 from pyrometer.serve.main import build_services
 from pyrometer.store import Store
-from tests.support.hand_ledgers import job_records, ms_of, node_records
+from tests.support.hand_ledgers import held, ms_of
 from tests.support.server_process import serving
 
-END = ms_of(date(2026, 10, 31)) + 20 * MS_PER_HOUR
-AGAIN = ms_of(date(2026, 11, 2))
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """Two hours in October, and one in November, of which somebody holds half."""
-    with Store(tmp_path / "data", create=True) as store:
-        store.append(
-            [
-                Price(END, 2_000_000, 0),
-                *node_records(END, END + 2 * MS_PER_HOUR),
-                *node_records(AGAIN, AGAIN + MS_PER_HOUR),
-                *job_records("nlp", "one", END, END + MS_PER_HOUR),
-                *job_records("vision", "two", AGAIN, AGAIN + MS_PER_HOUR),
-            ]
-        )
-    return tmp_path / "data"
+OCTOBER_MS = ms_of(date(2026, 10, 31)) + 20 * MS_PER_HOUR
 
 
 def command(*arguments: str) -> int:
@@ -48,20 +31,26 @@ def command(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_closed_month_does_not_change(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_closed_month_does_not_change(two_months: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run_json(*words: str) -> tuple[dict[str, Any], str]:
-        assert command(*words, "--data", str(data), "-o", "json") == 0
+        assert command(*words, "--data", str(two_months), "-o", "json") == 0
         result = capsys.readouterr()
         return json.loads(result.out), result.err
 
-    assert command("close", "2026-10", "--data", str(data)) == 0
+    assert command("close", "2026-10", "--data", str(two_months)) == 0
     assert "2026-10" in (result := capsys.readouterr().out)
     assert "$8.00" in result
     october, _ = run_json("cost", "--month", "2026-10")
     assert october["books"]["basis"] == "closed"
-    with Store(data) as store:  # it turns out that somebody else held the other GPU
-        store.append(job_records("search", "late", END, END + MS_PER_HOUR)[:2])
-        store.append([Allocation(END + 2 * MS_PER_HOUR, "late", "n0", 1, END, END + MS_PER_HOUR, SHARE_WHOLE)])
+    with Store(two_months) as store:  # the other GPU was held by another team
+        store.append(job_records("search", "late", OCTOBER_MS, OCTOBER_MS + MS_PER_HOUR)[:2])
+        store.append(
+            [
+                Allocation(
+                    OCTOBER_MS + 2 * MS_PER_HOUR, "late", "n0", 1, OCTOBER_MS, OCTOBER_MS + MS_PER_HOUR, SHARE_WHOLE
+                )
+            ]
+        )
     assert run_json("cost", "--month", "2026-10")[0] == october
     november, _ = run_json("cost", "--month", "2026-11")
     owed = {(row["team"], row["adjusts"]): row["usd"] for row in november["rows"]}
@@ -71,21 +60,21 @@ def test_closed_month_does_not_change(data: Path, capsys: pytest.CaptureFixture[
         ("search", "2026-10"): 2.0,
         ("platform", "2026-10"): -2.0,
     }
-    assert command("cost", "--month", "2026-11", "--data", str(data)) == 0
+    assert command("cost", "--month", "2026-11", "--data", str(two_months)) == 0
     result = capsys.readouterr()
     assert "−$2.00" in result.out
     assert "2026-11: $4.00 from the ledger, $0.00 of adjustments to closed months." in result.err
-    assert command("cost", "--all", "--data", str(data)) == 0
+    assert command("cost", "--all", "--data", str(two_months)) == 0
     assert "current figures of the ledger" in capsys.readouterr().err
     assert [one["month"] for one in run_json("close", "--list")[0]["months"]] == ["2026-10"]
-    assert command("export", "focus", "--month", "2026-11", "--data", str(data)) == 0
+    assert command("export", "focus", "--month", "2026-11", "--data", str(two_months)) == 0
     text = capsys.readouterr().out
     assert text.count("Correction of 2026-10") == 2
     assert ",-2.000000," in text  # a number, not a text
-    assert command("check", str(data)) == 0
-    kept = next((data / "closed").glob("*.parquet"))
+    assert command("check", str(two_months)) == 0
+    kept = next((two_months / "closed").glob("*.parquet"))
     kept.write_bytes(kept.read_bytes()[:-1] + b"?")
-    assert command("check", str(data)) == 1
+    assert command("check", str(two_months)) == 1
     assert "was changed after 2026-10 was closed" in capsys.readouterr().out
 
 
@@ -100,30 +89,16 @@ def test_closed_month_does_not_change(data: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_month_that_cannot_be_closed_is_a_one_line_error(
-    data: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, message: str
+    two_months: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, message: str
 ) -> None:
-    assert command("close", *words, "--data", str(data)) == status
+    assert command("close", *words, "--data", str(two_months)) == status
     assert message in capsys.readouterr().err
 
 
-def test_rebuild_prints_the_states_of_a_month_before_and_after(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("close", "2026-10", "--data", str(data)) == 0
-    capsys.readouterr()
-    assert command("rebuild", "--month", "2026-10", "--data", str(data)) == 0
-    printed = capsys.readouterr().out
-    assert "GPU-hours before" in printed
-    assert "0.000 GPU-hours changed state. Its frozen charges are unaffected." in printed
-    assert command("rebuild", "--month", "2026-10", "--data", str(data), "-o", "json") == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert all(row["gpu_ms_before"] == row["gpu_ms_after"] > 0 for row in answer["states"])
-    assert command("rebuild", "--month", "2026-09", "--data", str(data)) == 2
-    assert "The ledger has no rows in 2026-09." in capsys.readouterr().err
-
-
-def test_admin_closes_a_month_over_http(data: Path) -> None:
+def test_admin_closes_a_month_over_http(two_months: Path) -> None:
     async def test() -> None:
-        with Store(data) as store:
-            tokens = Tokens(data)
+        with Store(two_months) as store:
+            tokens = Tokens(two_months)
             admin, viewer = (tokens.create(role, role, 0) for role in ("admin", "viewer"))
             server = build_services(Core(store, Settings()), open_to_all=False)
             transport = httpx.ASGITransport(server.application())
@@ -161,14 +136,16 @@ def test_admin_closes_a_month_over_http(data: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_close_with_a_running_server_needs_the_server_option(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(data) as client:
+def test_close_with_a_running_server_needs_the_server_option(
+    two_months: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(two_months) as client:
         url = str(client.base_url)
-        assert command("close", "2026-10", "--data", str(data)) == 1
+        assert command("close", "2026-10", "--data", str(two_months)) == 1
         assert "only an admin can close a month there: pass --server" in capsys.readouterr().err
         assert command("close", "2026-10", "--server", url, "-o", "json") == 0
         assert json.loads(capsys.readouterr().out)["closed_by"] == "anybody"
         assert command("close", "2026-10", "--server", url) == 1
         assert "2026-10 was closed at" in capsys.readouterr().err
-        assert command("close", "--list", "--data", str(data)) == 0  # asked of the server
+        assert command("close", "--list", "--data", str(two_months)) == 0  # asked of the server
         assert "2026-10" in capsys.readouterr().out

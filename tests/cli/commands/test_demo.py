@@ -1,4 +1,4 @@
-"""`pyrometer demo` and `pyrometer simulate`: what they print, write and leave alone."""
+"""`pyrometer demo`: its text, its page, and a live night."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import threading
 import urllib.request
 
 import pytest
-
-from pyrometer.simulate.scenarios import SCENARIOS
 
 
 @pytest.fixture(scope="module")
@@ -52,34 +50,6 @@ def test_demo_has_many_different_causes(demo):
     folder, _ = demo
     causes = {planted["cause"] for planted in json.loads((folder / "truth.json").read_text())["findings"]}
     assert len(causes) >= 8
-
-
-def test_simulate_and_demo_refuse_a_foreign_folder(cached_pyrometer, tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-    for command in (["demo", "--no-serve"], ["simulate", "quiet"]):
-        assert "was not made by a simulation" in cached_pyrometer(*command, "--out", tmp_path).failed(1)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.heavy
-def test_simulate_replaces_an_earlier_simulation(cached_pyrometer, tmp_path):
-    folder = tmp_path / "night"
-    for seed in ("1", "2"):
-        lines = cached_pyrometer("simulate", "gang_wait", "--seed", seed, "--hours", "4", "--out", folder).lines
-        assert re.fullmatch(
-            r"Simulated 320 GPU-hours, \$1,117 and \d planted faults? \(gang_wait, seed \d\)\.", lines[0]
-        )
-        assert json.loads((folder / "truth.json").read_text())["seed"] == int(seed)
-    assert cached_pyrometer("check", folder).code == 0
-
-
-def test_simulate_lists_scenarios_and_refuses_unknown_ones(cached_pyrometer, tmp_path):
-    lines = cached_pyrometer("simulate", "list").lines
-    assert [line.split()[0] for line in lines[1:]] == list(SCENARIOS)
-    assert "'tsunami'" in cached_pyrometer("simulate", "tsunami", "--out", tmp_path / "x").failed(2)
-    assert "--out" in cached_pyrometer("simulate", "quiet").failed(2)
-    assert "79" in cached_pyrometer("simulate", "quiet", "--gpus", "79", "--out", tmp_path / "x").failed(2)
-    assert not (tmp_path / "x").exists()
 
 
 def on_a_terminal(arguments, until):

@@ -193,12 +193,6 @@ def test_header_shows_the_age_of_the_data(pyrometer, busy, behind_ms, origin, en
     assert first.plain.endswith(ending)
 
 
-def test_keys_of_decodes_terminal_sequences():
-    assert list(keys_of("jq")) == ["j", "q"]
-    assert list(keys_of("\x1b[A\x1bOB\x1b[5~x\x1b")) == ["up", "down", "page_up", "x", "escape"]
-    assert list(keys_of("\x1b[1;5Cé\x00\r\x7f")) == ["é", "enter", "backspace"]  # others are no keys
-
-
 @given(st.text(max_size=30))
 def test_view_accepts_any_typed_text(typed):
     for key in keys_of(typed):

@@ -1,4 +1,4 @@
-"""`pyrometer trace` and `pyrometer lineage` as a person and a script ask them."""
+"""`pyrometer trace`: JSON, text, files, errors, and bars on a terminal."""
 
 from __future__ import annotations
 
@@ -18,22 +18,7 @@ from tests.support.traced_run import RUN, TrainingRecords
 
 TRACE = {"run", "step", "trace_id", "spans", "critical_path"}
 SPAN = {"rank", "name", "start_ms", "duration_ms", "batch"}
-LINEAGE = {"run", "step", "updates", "checkpoints"}
-UPDATE = {"rank", "micro_batch", "epoch", "dataset", "samples"}
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-
-
-@pytest.fixture(scope="session")
-def trained() -> TrainingRecords:
-    return TrainingRecords()
-
-
-@pytest.fixture(scope="session")
-def folder(trained, tmp_path_factory):
-    where = tmp_path_factory.mktemp("trained") / "data"
-    with trained.store(where) as store:
-        store.seal()
-    return where
 
 
 @pytest.fixture(scope="session")
@@ -48,25 +33,15 @@ def wide(tmp_path_factory):
 
 
 @pytest.mark.parametrize("about", [(), ("--step", "70"), ("--step", "75"), ("--sample", "137")])
-def test_trace_json_has_the_documented_keys(cached_pyrometer, folder, about):
-    answer = cached_pyrometer("trace", RUN, *about, "--data", folder, "-o", "json").json
+def test_trace_json_has_the_documented_keys(cached_pyrometer, trained_folder, about):
+    answer = cached_pyrometer("trace", RUN, *about, "--data", trained_folder, "-o", "json").json
     assert answer.keys() >= TRACE
     assert all(span.keys() >= SPAN for span in answer["spans"])
     assert all(piece.keys() >= SPAN - {"batch"} for piece in answer["critical_path"])
 
 
-@pytest.mark.parametrize("about", [("--step", "70"), ("--sample", "137"), ("--checkpoint", "80"), ("--spikes",)])
-def test_lineage_json_has_the_documented_keys(cached_pyrometer, folder, about):
-    answer = cached_pyrometer("lineage", RUN, *about, "--data", folder, "-o", "json").json
-    assert answer.keys() >= LINEAGE
-    updates = [*answer["updates"], *(one for spike in answer.get("spikes", ()) for one in spike["updates"])]
-    assert updates
-    needed = UPDATE - {"samples"} if "--sample" in about else UPDATE
-    assert all(update.keys() >= needed for update in updates)
-
-
-def test_show_has_the_throughput_of_a_run(cached_pyrometer, folder):
-    answer = cached_pyrometer("show", RUN, "--data", folder, "-o", "json").json
+def test_show_has_the_throughput_of_a_run(cached_pyrometer, trained_folder):
+    answer = cached_pyrometer("show", RUN, "--data", trained_folder, "-o", "json").json
     assert (answer["step_p50_ms"], answer["step_p99_ms"]) == (119.0, 129.0)
     assert answer["samples_per_s"] == pytest.approx(4 * 160 / 1.2, rel=1e-4)
     assert answer["tokens_per_s"] == pytest.approx(512 * answer["samples_per_s"], rel=1e-4)
@@ -79,15 +54,15 @@ def test_show_has_the_throughput_of_a_run(cached_pyrometer, folder):
     assert answer["checkpoints"]["last"]["step"] == 120
     assert answer["best"]["loss"]["goal"] == "min"
     assert answer["best"]["loss"]["best"] == min(point[2] for point in answer["metrics"]["loss"])
-    (row,) = cached_pyrometer("runs", "--data", folder, "-o", "json").json["rows"]
+    (row,) = cached_pyrometer("runs", "--data", trained_folder, "-o", "json").json["rows"]
     assert {name: answer[name] for name in row} == row
 
 
 # -- what a person reads ----------------------------------------------------------------------------------------------
 
 
-def test_trace_explains_a_step(cached_pyrometer, folder):
-    text = cached_pyrometer("trace", RUN, "--step", "70", "--data", folder).out
+def test_trace_explains_a_step(cached_pyrometer, trained_folder):
+    text = cached_pyrometer("trace", RUN, "--step", "70", "--data", trained_folder).out
     assert "3 ranks waited 24.0 ms for rank 2: its backward took 56.0 ms, 24.0 ms more than" in text
     rows = [line for line in text.splitlines() if re.match(r"^[▶ ] rank \d +[a-z]", line)]
     assert [line.split()[2 if line.startswith("▶") else 1] for line in rows] == ["2", "0", "1", "3"]
@@ -121,37 +96,26 @@ EXPLAINED = [
 
 @pytest.mark.parametrize("columns", [80, 160])
 @pytest.mark.parametrize("about", EXPLAINED, ids=" ".join)
-def test_lines_fit_the_terminal(pyrometer, folder, monkeypatch, columns, about):
+def test_lines_fit_the_terminal(pyrometer, trained_folder, monkeypatch, columns, about):
     monkeypatch.setenv("COLUMNS", str(columns))
     command, *options = about
-    lines = pyrometer(command, RUN, *options, "--data", folder).lines
+    lines = pyrometer(command, RUN, *options, "--data", trained_folder).lines
     assert [line for line in lines if len(line) > columns and not line.startswith("  pyrometer ")] == []
 
 
-def test_trace_of_an_untraced_step_names_the_nearest_traced_steps(cached_pyrometer, folder):
-    printed = " ".join(cached_pyrometer("trace", RUN, "--step", "75", "--data", folder).lines)
+def test_trace_of_an_untraced_step_names_the_nearest_traced_steps(cached_pyrometer, trained_folder):
+    printed = " ".join(cached_pyrometer("trace", RUN, "--step", "75", "--data", trained_folder).lines)
     assert printed == (
         f"Step 75 of {RUN} was done but not traced: only some steps and slow steps are. "
         "Nearest traced steps: 60, 70, 80, 90."
     )
     assert "Nearest traced steps: 60" in cached_pyrometer(
-        "trace", RUN, "--step", "75", "--data", folder, "-o", "perfetto"
+        "trace", RUN, "--step", "75", "--data", trained_folder, "-o", "perfetto"
     ).failed(1)
 
 
-def test_spikes_name_the_bad_sample(cached_pyrometer, folder, trained):
-    first = cached_pyrometer("lineage", RUN, "--spikes", "--data", folder).lines[1]
-    assert first.startswith(f"Sample {trained.training.bad_sample} of pairs.parquet is behind all ")
-
-
-def test_lineage_of_a_sample_counts_its_uses(cached_pyrometer, folder):
-    text = cached_pyrometer("lineage", RUN, "--sample", "137", "--data", folder).out
-    assert f"{RUN} consumed sample 137 11 times in 2,400 recorded batches" in text
-    assert text.count(" 1† ") == 2
-
-
-def test_show_folds_repeated_events(cached_pyrometer, folder):
-    text = cached_pyrometer("show", RUN, "--data", folder).out
+def test_show_folds_repeated_events(cached_pyrometer, trained_folder):
+    text = cached_pyrometer("show", RUN, "--data", trained_folder).out
     assert "rendezvous on 4 ranks" in text
     assert "exception (step 79) of rank 1: RuntimeError: NCCL timeout" in " ".join(text.split())
     assert "MFU" in text
@@ -163,14 +127,14 @@ def test_show_folds_repeated_events(cached_pyrometer, folder):
 
 @pytest.mark.parametrize(("form", "key"), [("perfetto", "traceEvents"), ("otlp", "resourceSpans"), ("json", "spans")])
 @pytest.mark.parametrize("about", [(), ("--step", "70"), ("--sample", "137")])
-def test_trace_file_equals_stdout(pyrometer, cached_pyrometer, folder, tmp_path, form, key, about):
+def test_trace_file_equals_stdout(pyrometer, cached_pyrometer, trained_folder, tmp_path, form, key, about):
     path = tmp_path / "trace.json"
-    result = pyrometer("trace", RUN, *about, "--data", folder, "-o", form, "--file", path)
+    result = pyrometer("trace", RUN, *about, "--data", trained_folder, "-o", form, "--file", path)
     if about == ("--sample", "137") and form != "json":
         assert "was traced" in result.failed(1)  # none of its steps was
         return
     assert result.out == ""
-    printed = cached_pyrometer("trace", RUN, *about, "--data", folder, "-o", form).json
+    printed = cached_pyrometer("trace", RUN, *about, "--data", trained_folder, "-o", form).json
     assert json.loads(path.read_text()) == printed
     assert printed[key] or about == ("--sample", "137")
 
@@ -193,8 +157,8 @@ def test_trace_file_equals_stdout(pyrometer, cached_pyrometer, folder, tmp_path,
         (("lineage", RUN, "--sample", "1" * 1_001), "--sample has 1,001 characters"),
     ],
 )
-def test_invalid_trace_and_lineage_options_are_usage_errors(cached_pyrometer, folder, arguments, says):
-    assert says in cached_pyrometer(*arguments, "--data", folder).failed(2)
+def test_invalid_trace_and_lineage_options_are_usage_errors(cached_pyrometer, trained_folder, arguments, says):
+    assert says in cached_pyrometer(*arguments, "--data", trained_folder).failed(2)
 
 
 @pytest.mark.parametrize(
@@ -206,18 +170,18 @@ def test_invalid_trace_and_lineage_options_are_usage_errors(cached_pyrometer, fo
         (("lineage", RUN, "--spikes", "--metric", "accuracy"), "It has: loss."),
     ],
 )
-def test_error_about_an_unknown_value_names_the_known_ones(cached_pyrometer, folder, arguments, says):
-    assert says in cached_pyrometer(*arguments, "--data", folder).failed(1)
+def test_error_about_an_unknown_value_names_the_known_ones(cached_pyrometer, trained_folder, arguments, says):
+    assert says in cached_pyrometer(*arguments, "--data", trained_folder).failed(1)
 
 
 # -- a terminal -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("columns", [80, 160])
-def test_trace_bars_on_a_terminal_have_colors_and_its_width(folder, columns):
+def test_trace_bars_on_a_terminal_have_colors_and_its_width(trained_folder, columns):
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    command = [sys.executable, "-m", "pyrometer", "trace", RUN, "--step", "70", "--data", str(folder)]
+    command = [sys.executable, "-m", "pyrometer", "trace", RUN, "--step", "70", "--data", str(trained_folder)]
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
     running = subprocess.Popen(
         command, stdout=slave, stderr=subprocess.PIPE, env={**environment, "TERM": "xterm-256color"}

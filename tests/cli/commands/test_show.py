@@ -1,19 +1,15 @@
-"""A night with two runs of a pipeline, a sweep and a TrainJob, as commands tell of it."""
+"""`pyrometer show`: a recorded run, and a night with two pipeline runs, a sweep and a TrainJob."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import pyrometer as sdk
 from pyrometer.cli import main
-from pyrometer.model.records import PipelineRun
 from pyrometer.serve.http.openapi import document
-from pyrometer.simulate.scenarios import SCENARIOS
 
 
 @pytest.fixture(scope="module")
@@ -117,32 +113,25 @@ def test_kubeflow_night_has_no_findings(cached_pyrometer, night):
     assert cached_pyrometer("check", night).lines[-1].endswith("all is well.")
 
 
-def test_simulate_with_too_few_gpus_names_the_minimum(pyrometer, tmp_path):
-    error = pyrometer("simulate", "kubeflow", "--gpus", "80", "--out", tmp_path / "data").failed(1)
-    assert error == "Too few GPUs for pipelines and a sweep. Pass --gpus 120 or more."
-
-
-@pytest.mark.parametrize("seed", range(1, 9))
-@pytest.mark.parametrize("hours", [4, 8])
-def test_simulated_gpus_are_held_by_one_job_at_a_time(seed, hours):
-    night = SCENARIOS["kubeflow"].make(seed, None, hours)
-    assert len([record for record in night.records if isinstance(record, PipelineRun)]) == 2 * (2 if hours == 8 else 1)
-    held = defaultdict(list)
-    for job in night.jobs:
-        for attempt in job.attempts:
-            over_ms = attempt.ended_ms or night.to_ms
-            assert attempt.activities[-1].to_ms == over_ms <= night.to_ms, job.name
-            for number, place in enumerate(attempt.places):
-                for gpu in place.gpus:
-                    held[place.machine.uid, gpu].append((attempt.scheduled_ms[number], over_ms, job.name))
-    for holds in held.values():
-        for (_, to_ms, before), (from_ms, _, after) in pairwise(sorted(holds)):
-            assert to_ms <= from_ms, (before, after)
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["nightly 2026-10-08", "lr-search", "gemma-sft"])
 def test_show_answers_match_the_openapi_schema(cached_pyrometer, night, name):
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install jsonschema")
     described = document()["paths"]["/api/v1/show"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     jsonschema.validate(cached_pyrometer("show", name, "--data", night, "-o", "json").json, described)
+
+
+def test_show_prints_cost_lifecycle_and_metrics(cached_pyrometer, recorded):
+    text = cached_pyrometer("show", "recording-a", "--data", recorded).out
+    for words in (
+        "recording-a",
+        "$0.57",
+        "2 attempt",
+        "06:18:40",
+        "stuck (step 2,272)",
+        "resumed (step 1,106)",
+        "loss:",
+    ):
+        assert words in text
+    spark = next(line for line in text.splitlines() if "▁" in line)
+    assert spark.rstrip().endswith("×")  # the loss is not a number at the end

@@ -1,4 +1,4 @@
-"""A folder that `pyrometer run --data` filled: whoever reads it takes that in first, and everything adds up."""
+"""Commands store what `pyrometer run --data` left in the inbox of a folder before they answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Energy as commands tell it: a recorded H200's own counter, what it cost and emitted, and what is not known."""
+"""`pyrometer cost`: its table, and energy: a recorded counter, what it cost and emitted, and missing telemetry."""
 
 from __future__ import annotations
 
@@ -77,3 +77,34 @@ def test_invalid_energy_setting_is_an_error(pyrometer, recorded, monkeypatch, na
     text = pyrometer("cost", "--data", recorded).failed(1)
     assert named in text
     assert repr(value) in text
+
+
+def test_cost_prints_its_rows_and_their_total(cached_pyrometer, autumn):
+    result = cached_pyrometer("cost", "--data", autumn, "--all", "--by", "team")
+    heading, *rows, _, total = result.out.splitlines()
+    assert heading.split() == ["team", "GPU-hours", "cost"]
+    assert [row.split()[0] for row in rows] == ["platform", "nlp", "vision"]
+    assert total.split() == ["total", "90.0", "$413"]
+    assert rows[2].split()[2] == "–"  # no price is known
+    assert result.err == "30.0 GPU-hours have no price. Set one per GPU-hour with --price.\n"
+
+
+def test_cost_by_two_groupings_has_two_columns(cached_pyrometer, recorded):
+    heading, *rows, _, total = cached_pyrometer("cost", "--data", recorded, "--all", "--by", "team,state").lines
+    assert heading.split() == ["team", "state", "GPU-hours", "cost", "kWh"]
+    assert {row.split()[0] for row in rows} == {"recording", "platform"}
+    assert total.split()[-2] == "$0.59"
+
+
+@pytest.mark.parametrize(
+    ("by", "named"),
+    [
+        ("teem", "Did you mean 'team'?"),
+        ("zzz", "Known: team"),
+        ("team,team", "twice"),
+        ("", "no grouping"),
+        (",", "no"),
+    ],
+)
+def test_unknown_grouping_is_a_usage_error(cached_pyrometer, recorded, by, named):
+    assert named in cached_pyrometer("cost", "--data", recorded, "--by", by).failed(2)
