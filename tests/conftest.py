@@ -1,4 +1,4 @@
-"""What every test may use, and the summary that ends every run."""
+"""Fixtures for all tests, and the summary at the end of a run."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread_a_worker(worker_id: str) -> Iterator[None]:
-    """Workers that run side by side leave each other their cores."""
+def _one_thread_per_worker(worker_id: str) -> Iterator[None]:
+    """One DuckDB thread per worker, so that parallel workers share the cores."""
     if worker_id == "master":
         yield
         return
@@ -100,20 +100,20 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker process tells the one that prints the summary."""
+    """A worker process reports its count to the process that prints the summary."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = _left_out
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object) -> None:
-    """Every worker collects the same tests: any of them knows what was left out."""
+    """Every worker collects the same tests, so the count of any worker is right."""
     global _left_out
     _left_out = getattr(node, "workeroutput", {}).get("left_out", _left_out)
 
 
-def _beside() -> str:
-    """Which libraries of training programs the SDK was tested with, and how to have the others."""
+def _training_libraries() -> str:
+    """The training libraries that the SDK was tested with, and how to install the others."""
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = ["torch", *(re.split(r"[<>=[]", wanted)[0] for wanted in extras["heavy"])]
     there, missing = [], []
@@ -123,7 +123,7 @@ def _beside() -> str:
         except PackageNotFoundError:
             missing.append(name)
     without = f"; without {', '.join(missing)}: `make test-all` installs them" if missing else ""
-    return f"beside {', '.join(there) or 'no library of training programs'}{without}"
+    return f"with {', '.join(there) or 'no library of training programs'}{without}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -134,6 +134,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(", ".join(f"{part} {count}" for part, count in sorted(ran.items())) or "nothing")
     for reason, count in skipped.items():
         terminalreporter.write_line(f"skipped {count}: {reason.removeprefix('Skipped: ')}")
-    terminalreporter.write_line(_beside())
+    terminalreporter.write_line(_training_libraries())
     if _left_out:
         terminalreporter.write_line(f"left out {_left_out} heavy tests: `make test-all` runs them")

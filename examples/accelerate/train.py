@@ -1,5 +1,5 @@
 # pyrometer run --data runs -- torchrun --standalone --nproc-per-node 2 examples/accelerate/train.py
-"""A loop of Accelerate on two processes; `accelerate launch` does as well. It does not use Pyrometer."""
+"""A loop of Accelerate on two processes; `accelerate launch` works, too. It does not use Pyrometer."""
 
 import torch
 from accelerate import Accelerator
@@ -10,7 +10,7 @@ EPOCHS, BATCH = 3, 16
 
 
 class Rings(Dataset):
-    """Points on three rings; which of them is what the model learns. Row 7 is always the same point."""
+    """Points on three rings. The model learns the ring of a point. Row 7 is always the same point."""
 
     def __init__(self, rows: int) -> None:
         noise = torch.Generator().manual_seed(0)

@@ -14,7 +14,7 @@ EPOCHS, BATCH = 3, 16
 
 
 class Rings(Dataset):
-    """Points on three rings; which of them is what the model learns. Row 7 is always the same point."""
+    """Points on three rings. The model learns the ring of a point. Row 7 is always the same point."""
 
     def __init__(self, rows: int) -> None:
         noise = torch.Generator().manual_seed(0)

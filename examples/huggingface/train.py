@@ -9,7 +9,7 @@ ROWS, LENGTH, BATCH = 256, 32, 8
 
 
 class Counting(Dataset):
-    """Rows of numbers that follow one another: what comes next can be learned."""
+    """Rows of consecutive numbers, so that a model can learn the next one."""
 
     def __len__(self) -> int:
         return ROWS
@@ -20,7 +20,7 @@ class Counting(Dataset):
 
 
 class Printing(TrainerCallback):
-    """What the Trainer logs, as one line."""
+    """Prints each log entry of the Trainer on one line."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):  # type: ignore[no-untyped-def]
         if state.is_world_process_zero and "loss" in logs:

@@ -1,7 +1,7 @@
 # pyrometer run --data runs -- python examples/ray_train/train.py
-"""Ray Train with two workers. It does not use Pyrometer: what Ray starts here inherits `pyrometer run`.
+"""Ray Train with two workers. It does not use Pyrometer: the processes that Ray starts inherit `pyrometer run`.
 
-On a cluster that is there already, one line does it: runtime_env={"env_vars": {"PYROMETER_ENDPOINT": "https://…"}}.
+On an existing Ray cluster, add one line: runtime_env={"env_vars": {"PYROMETER_ENDPOINT": "https://…"}}.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ EPOCHS, BATCH = 3, 16
 
 
 class Rings(Dataset):
-    """Points on three rings; which of them is what the model learns. Row 7 is always the same point."""
+    """Points on three rings. The model learns the ring of a point. Row 7 is always the same point."""
 
     def __init__(self, rows: int) -> None:
         noise = torch.Generator().manual_seed(0)

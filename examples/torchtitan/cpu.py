@@ -1,7 +1,7 @@
-"""What it takes to run torchtitan without GPUs, so that the example runs anywhere; with GPUs it does nothing.
+"""Makes torchtitan run without GPUs, so that the example runs anywhere. With GPUs it does nothing.
 
-torchtitan 0.3.0 knows no CPU: it asks `torch.cuda` for its device, its attention has no backward on a CPU, and its
-way to add gradients is NCCL's alone. And it sets timeouts with a function that PyTorch 2.13 does not have yet.
+torchtitan 0.3.0 does not support CPUs: it gets its device from `torch.cuda`, its attention has no backward pass on a
+CPU, and it adds gradients with NCCL only. It also sets timeouts with a function that PyTorch 2.13 does not have.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ if not hasattr(torch.distributed, "set_timeout"):
 
 
 def fitted(spec: Any) -> Any:
-    """A model of torchtitan that a CPU can train, too."""
+    """A torchtitan model that a CPU can train."""
     if HAS_GPUS:
         return spec
     from torchtitan.models.common.attention import ScaledDotProductAttention

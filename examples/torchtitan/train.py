@@ -23,7 +23,7 @@ STEPS, BATCH, LENGTH = 12, 4, 32
 
 
 class Counting(Dataset):
-    """Rows of numbers that follow one another: what comes next can be learned."""
+    """Rows of consecutive numbers, so that a model can learn the next one."""
 
     def __len__(self) -> int:
         return 256
@@ -34,11 +34,11 @@ class Counting(Dataset):
 
 
 class Loader(ParallelAwareDataloader):
-    """The data in torchtitan's loader, divided among the ranks."""
+    """The data in torchtitan's loader, split among the ranks."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(ParallelAwareDataloader.Config):
-        """Nothing to choose."""
+        """No options."""
 
     def __init__(self, config: Config, *, dp_rank: int, dp_world_size: int, local_batch_size: int, **_: Any) -> None:
         sampler = DistributedSampler(data := Counting(), dp_world_size, dp_rank, seed=0)
@@ -46,11 +46,11 @@ class Loader(ParallelAwareDataloader):
 
 
 class NoTokenizer(BaseTokenizer):
-    """The data is tokens already."""
+    """The data consists of tokens."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseTokenizer.Config):
-        """Nothing to choose."""
+        """No options."""
 
     def __init__(self, config: Config, **_: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Runs commands as `pyrometer` does, and the data folders they are run on."""
+"""Runs commands in the test process, and the data folders for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyrometer.store import Store
 
 
 class CommandResult(NamedTuple):
-    """What a command said, and how it ended."""
+    """What a command printed, and its exit code."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ class CommandResult(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Its answer; what is not JSON (NaN, Infinity) is an error."""
+        """Its JSON answer. NaN and Infinity are errors."""
 
         def refuse(word):
             raise ValueError(f"{word} is not JSON")
@@ -52,7 +52,7 @@ class CommandResult(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch):
-    """Nothing from the environment of whoever runs the tests; a terminal of 80 columns."""
+    """Removes PYROMETER_ variables of the environment, and sets a terminal of 80 columns."""
     for name in os.environ:
         if name.startswith("PYROMETER_"):
             monkeypatch.delenv(name)
@@ -79,7 +79,7 @@ def _cached_results() -> dict[tuple[str, ...], CommandResult]:
 
 @pytest.fixture
 def cached_pyrometer(pyrometer, _cached_results):
-    """What a command says of a folder that nobody changes: asked once, however many tests look at the answer."""
+    """Runs a command on a folder that no test changes. The result is cached for all tests of the session."""
 
     def run(*arguments) -> CommandResult:
         words = tuple(str(argument) for argument in arguments)
@@ -102,19 +102,19 @@ def _imported(h200: Path, folder: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="session")
 def recorded(h200, tmp_path_factory) -> Path:
-    """The recording with its steps, in a data folder. Commands may read it; a test that changes it takes a copy."""
+    """The recording with its steps, in a data folder. A test that changes it takes a copy."""
     return _imported(h200, tmp_path_factory.mktemp("recorded") / "data")
 
 
 @pytest.fixture(scope="session")
 def recorded_without_steps(h200, tmp_path_factory) -> Path:
-    """The recording with GPU telemetry alone."""
+    """The recording with only its GPU telemetry."""
     return _imported(h200, tmp_path_factory.mktemp("recorded") / "data", "--without-steps")
 
 
 @pytest.fixture
 def copy_of_recorded(recorded, tmp_path) -> Path:
-    """A copy of the recording's data folder, to be changed."""
+    """A copy of the recording's data folder that a test can change."""
     return shutil.copytree(recorded, tmp_path / "copy")
 
 
@@ -175,7 +175,7 @@ def autumn(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def unpriced(tmp_path_factory) -> Path:
-    """A GPU that no price is known for."""
+    """A GPU without a known price."""
     return _folder(
         tmp_path_factory.mktemp("unpriced") / "data",
         [*_node("strange", 1, "Contoso X1"), *_pod("yolo", "strange", 2, 5, team="vision", experiment="detect")],
@@ -184,5 +184,5 @@ def unpriced(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def nothing(tmp_path) -> Path:
-    """A data folder with nothing in it."""
+    """An empty data folder."""
     return _folder(tmp_path / "nothing", [])

@@ -30,7 +30,7 @@ def test_inbox_time_of_every_rank_is_in_one_state(pyrometer, folder):
     states = {row["state"]: row["gpu_ms"] for row in answer["states"] if row["gpu_ms"]}
     assert sum(states.values()) == answer["total"]["gpu_ms"]
     assert states["hang"] == 2 * (cpu_run.KILLED - cpu_run.HANGS)
-    assert states["lost_work"] == 2 * 100_000  # steps 200 to 300, a second each
+    assert states["lost_work"] == 2 * 100_000  # steps 200 to 300, one second each
     assert states["diverged"] == 2 * (cpu_run.ENDS - cpu_run.DIVERGES)
     assert states["startup"] == 4 * 20_000 - 2 * cpu_run.LATE
     assert {finding["cause"] for finding in answer["findings"]} == {"hang", "lost_work", "diverged"}
@@ -76,7 +76,7 @@ def test_show_has_all_reported_events_and_windows(pyrometer, folder):
         (2, "failed"),
     ]
     by_name = {one["what"]: one for one in answer["lifecycle"]}
-    assert by_name["resumed"]["step"] == cpu_run.SAVED_STEP  # by the path of the checkpoint alone
+    assert by_name["resumed"]["step"] == cpu_run.SAVED_STEP  # from the path of the checkpoint alone
     assert (by_name["exception"]["reason"], by_name["exception"]["message"]) == ("ValueError", "loss is nan")
     assert by_name["stuck"]["message"] == cpu_run.STACK
     assert by_name["rendezvous"]["duration_ms"] == 3_000
@@ -94,7 +94,7 @@ def test_show_has_all_reported_events_and_windows(pyrometer, folder):
 
 @pytest.mark.heavy
 def test_inbox_is_read_while_it_is_written(pyrometer, tmp_path, t0):
-    """Asked after every part, and with parts that come again, the last answer is that of all at once."""
+    """Commands that run after every part, with repeated parts, end with the same answer as one command at the end."""
     for part in cpu_run.story(t0):
         otlp_json.put_in_inbox(tmp_path / "once", [part], f"{cpu_run.story(t0).index(part):020d}-1")
     whole = pyrometer("why", "--data", tmp_path / "once", "--all", "-o", "json").json
@@ -147,7 +147,7 @@ def test_local_gpu_has_its_allocation_and_telemetry(pyrometer, tmp_path, t0):
     otlp_json.put_in_inbox(tmp_path, [*parts, ({"host": cpu_run.HOST}, samples)], "1")
     answer = pyrometer("why", "--data", tmp_path, "--all", "-o", "json").json
     assert answer["total"]["gpu_ms"] == cpu_run.KILLED
-    assert answer["total"]["usd"] is not None  # by the public list
+    assert answer["total"]["usd"] is not None  # from the public price list
     assert answer["evidence"]["gpu"] > 0
     with Store(tmp_path) as store:
         store.expose_all(["gpu_sample", "slot", "allocation"])

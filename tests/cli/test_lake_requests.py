@@ -1,4 +1,4 @@
-"""Commands on a lake: what is copied by hand, what is asked, and what is refused with a way out."""
+"""Commands on a lake: copying a folder, queries, and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_MS = 1_794_600_000_000 // MS_PER_HOUR * MS_PER_HOUR
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Two clusters whose objects have the same identities; the one ends an hour before the other."""
+    """Two clusters whose objects have the same IDs. One ends an hour before the other."""
     found = {}
     for name, hours in (("east", 3), ("west", 2)):
         found[name] = tmp_path_factory.mktemp("folders") / name

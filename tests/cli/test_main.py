@@ -1,4 +1,4 @@
-"""The command itself: help, version, and errors that are one sentence on stderr with the right exit code."""
+"""The main command: help, version, and errors as one line on stderr with an exit code."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_error_names_a_missing_data_folder(pyrometer, tmp_path, name):
     text = pyrometer(name, *READ_COMMANDS.get(name, ()), *at).failed(1)
     assert str(folder) in text
     assert "--data" in text
-    assert not folder.exists()  # asking does not make one
+    assert not folder.exists()  # a query does not create it
 
 
 def test_file_as_data_folder_is_an_error(pyrometer, tmp_path, h200):
@@ -159,7 +159,7 @@ def test_error_names_the_process_that_uses_the_folder(pyrometer, copy_of_recorde
         assert str(copy_of_recorded) in text
         assert str(holder.pid) in text
         holder.communicate(b"\n")
-    assert pyrometer(name, *arguments).code == 0  # it is free again
+    assert pyrometer(name, *arguments).code == 0  # it is no longer in use
 
 
 @pytest.mark.parametrize(("kind", "name"), [("gpu_sample", "why"), ("metric", "runs"), ("pod", "cost")])

@@ -1,4 +1,4 @@
-"""Questions asked from Python are the commands' own, and their answers are tables of the same figures."""
+"""Queries from Python give the answers of the commands, and tables of the same figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_findings_have_times_culprits_and_dollars(asking):
     assert answer.tables[0] == "findings"
     assert table["from"].type == pa.timestamp("ms", "UTC")
     assert {"cause", "workload_name", "culprit_gpu", "what_if_saved_usd"} <= set(table.column_names)
-    assert "culprit" not in table.column_names  # of those without one its columns are empty
+    assert "culprit" not in table.column_names  # findings without a culprit have empty columns
     assert table.num_rows == len(answer["findings"]) > 0
 
 
@@ -71,8 +71,8 @@ def test_connect_sends_the_token_to_a_server(copy_of_recorded, pyrometer, record
 def test_invalid_questions_raise_errors_that_name_the_value(asking, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="Did you mean 'team'"):
         asking.cost(by="tema")
-    with pytest.raises(LookupError, match="Run 'nobody' not found"):
-        asking.show("nobody")
+    with pytest.raises(LookupError, match="Run 'missing' not found"):
+        asking.show("missing")
     with pytest.raises(NotebookQueryError, match="It has: rows"):
         asking.runs().arrow("spans")
     with pytest.raises(FileNotFoundError, match=r"Data folder .*nowhere.* not found"):

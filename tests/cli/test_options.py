@@ -1,4 +1,4 @@
-"""The HOST:PORT of `--listen`, and URLs of it."""
+"""The HOST:PORT of `--listen`, and its URL."""
 
 from __future__ import annotations
 

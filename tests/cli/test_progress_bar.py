@@ -16,7 +16,7 @@ from pyrometer.cli.progress_bar import progress_bar, waiting
 
 
 class Terminal(io.StringIO):
-    """A stderr that says it is a terminal, or that it is not."""
+    """A stderr that is a terminal or not."""
 
     def __init__(self, is_terminal):
         super().__init__()
@@ -96,7 +96,7 @@ IMPATIENT = "import sys; from pyrometer.cli import main, progress_bar; progress_
 
 @pytest.mark.heavy
 def test_import_draws_a_progress_bar_on_a_terminal(h200, tmp_path):
-    """The bar goes to the terminal on stderr, and the answer alone to stdout."""
+    """The bar goes to the terminal on stderr, and only the answer goes to stdout."""
     terminal, stderr = pty.openpty()
     command = [sys.executable, "-c", IMPATIENT, "import", "recording", str(h200), "--out", str(tmp_path / "data")]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}

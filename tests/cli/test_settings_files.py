@@ -1,4 +1,4 @@
-"""Where settings come from, which of them wins, and what is said of one that does not fit."""
+"""Sources of settings, their precedence, and errors about invalid ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyrometer.model.settings import CHOICES, SettingError, Settings
 
 @pytest.fixture
 def written(tmp_path):
-    """Writes the folder's settings and a settings file; gives the folder and the environment that names the file."""
+    """Writes the settings of the folder and a settings file. Returns the environment and the folder."""
 
     def write(folder_text=None, file_text=None, **variables):
         if folder_text is not None:
@@ -54,7 +54,7 @@ def test_list_in_a_settings_file_is_read_as_a_list(written):
     assert read_settings(*written("team_rules: [queue, namespace]")).team_rules == ("queue", "namespace")
 
 
-@pytest.mark.parametrize("text", ["team_rules: 7", "team_rules: [7]", "team_rules: ['']", "bill_to: nobody"])
+@pytest.mark.parametrize("text", ["team_rules: 7", "team_rules: [7]", "team_rules: ['']", "bill_to: anyone"])
 def test_unknown_rule_or_choice_is_refused(written, text):
     with pytest.raises(SettingError, match="has value"):
         read_settings(*written(text))
@@ -109,7 +109,7 @@ def test_error_about_a_setting_names_its_file(written, text, named, place):
 
 @pytest.mark.parametrize("text", ["idle_gap_ms: -1", "idle_gap_ms: 1.5", "idle_gap_ms: true", "timezone:"])
 def test_setting_outside_its_range_is_refused(written, text):
-    """A negative length of time, half a millisecond, a truth value, no zone."""
+    """A negative duration, half a millisecond, a boolean, no time zone."""
     with pytest.raises(SettingError):
         read_settings(*written(text))
 
@@ -189,7 +189,7 @@ def test_finding_limits_decide_which_findings_are_shown(pyrometer, copy_of_recor
     assert causes() == {"lost_work"}
     monkeypatch.setenv("PYROMETER_FINDING_MIN_MS", "1")
     monkeypatch.setenv("PYROMETER_FINDING_MIN_USD_MICRO", "1000000")
-    assert causes() == set()  # the run that diverged has ended: nothing is told however little it has cost
+    assert causes() == set()  # the run that diverged has ended: no finding is shown, however low the limit
 
 
 def test_price_book_setting_applies(pyrometer, copy_of_recorded, tmp_path, monkeypatch):
@@ -199,9 +199,9 @@ def test_price_book_setting_applies(pyrometer, copy_of_recorded, tmp_path, monke
     book = tmp_path / "prices.yaml"
     book.write_text("prices:\n- {model: H200, usd_per_gpu_hour: 3.60}")
     monkeypatch.setenv("PYROMETER_PRICE_BOOK", str(book))
-    assert total()["usd_micro"] == total()["gpu_ms"]  # a micro-dollar a millisecond
+    assert total()["usd_micro"] == total()["gpu_ms"]  # one micro-dollar per millisecond
     assert "assumed" not in pyrometer("why", "--data", copy_of_recorded, "--all").out
-    book.write_text("prices:\n- {model: H200, usd_per_gpu_hour: 7.20}")  # it is read again
+    book.write_text("prices:\n- {model: H200, usd_per_gpu_hour: 7.20}")  # the file is read again
     assert total()["usd_micro"] == 2 * total()["gpu_ms"]
     monkeypatch.delenv("PYROMETER_PRICE_BOOK")
     assert "assumed" in pyrometer("why", "--data", copy_of_recorded, "--all").out

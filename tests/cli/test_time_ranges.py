@@ -1,4 +1,4 @@
-"""The time of a question: `--last`, `--since` and `--until`, `--month`, `--all`, in a time zone."""
+"""The time range of a query: `--last`, `--since` and `--until`, `--month`, `--all`, in a time zone."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_day_when_summer_time_ends_has_25_hours(cached_pyrometer, autumn):
 
 @pytest.fixture
 def autumn_hours(cached_pyrometer, autumn):
-    """The local hours of the folder, as `cost` gives them."""
+    """The local hours of the folder in the answer of `cost`."""
     answer = cached_pyrometer(
         "cost", "--data", autumn, "--all", "--by", "hour", "--tz", "Europe/Berlin", "-o", "json"
     ).json
@@ -191,7 +191,7 @@ def test_times_in_answers_are_in_the_time_zone(cached_pyrometer, recorded):
 
 
 def test_time_range_does_not_cut_findings(cached_pyrometer, recorded):
-    """A finding lasts as long as its GPUs were held, whatever the question's end."""
+    """A finding covers the time that its GPUs were held, even beyond the end of the query."""
     month = cached_pyrometer("why", "--data", recorded, "--month", "2026-11", "-o", "json").json
     everything = cached_pyrometer("why", "--data", recorded, "--all", "-o", "json").json
     assert [(f["cause"], f["from"], f["to"], f["gpu_ms"]) for f in month["findings"]] == [

@@ -1,4 +1,4 @@
-"""Folders of every earlier version: today's code opens them, and says of them what that version said."""
+"""Data folders of every earlier version: the current code opens them and gives the same answers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_folder_of_an_earlier_version_gives_the_same_answers(name, tmp_path, pyr
 
 
 def _opens_again_as_it_is(folder: Path, pyrometer) -> None:
-    """Nothing is built or written anew, and what was hot can be sealed."""
+    """Nothing is rebuilt or rewritten, and hot tables can be sealed."""
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")}
     assert pyrometer("cost", "--data", folder, "--all").code == 0
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")} == before
@@ -74,9 +74,9 @@ def test_newest_schema_has_a_stored_folder():
     now = {name: {column.name: column.type for column in schema.columns} for name, schema in sorted(SCHEMAS.items())}
     newest = expected_answers(NAMES[-1])
     assert (newest["kinds"], newest["schema_version"]) == (now, SCHEMA_VERSION), (
-        "What is stored is not what it was: keep a folder of it, with "
-        f"`python tools/old_folder.py tests/data/folders/{len(NAMES) + 1:02d}-what-changed`, and say in the README "
-        "there what was added."
+        "The stored schema changed. Keep a folder of it with "
+        f"`python tools/old_folder.py tests/data/folders/{len(NAMES) + 1:02d}-what-changed`, and describe the "
+        "change in its README."
     )
 
 

@@ -1,4 +1,4 @@
-"""The example of docs/chargeback.md does what it says."""
+"""The example of docs/chargeback.md prints what the page shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def masked(text: str) -> list[str]:
-    """Lines without when a month was closed, and by whom."""
+    """Lines without the time at which a month was closed and the user who closed it."""
     text = re.sub(r"(closed|\d{4}-\d\d-\d\dT[\d:.]+Z) +\w+ ", "at by ", text)
     return [" ".join(line.split()) for line in text.splitlines()]
 

@@ -1,7 +1,7 @@
-"""Every command in README.md and docs/ runs, or stands in a table here with the reason why it does not.
+"""Every command in README.md and docs/ runs, or is in a table here with the reason why it does not.
 
 A block is run from top to bottom in a folder of its own, which has a data folder, logs of speed runs and a training
-program. A page that is a story is run from its first block to its last, in an empty folder.
+program. A walkthrough page runs from its first block to its last, in an empty folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.support.webhook_receiver import receiving
 
 COPIES = ("docs/reference/commands.md",)  # its examples are those of the other pages
 BLOCKS = {block.place: block for block in all_blocks() if block.page not in COPIES}
-# Pages that are followed from their first block to their last, and what is said at some point of it.
+# Walkthrough pages, which run from their first block to their last, and texts that their commands print.
 STORIES = {
     "docs/first-ten-minutes.md": {
         "pyrometer why --data runs --price 2": "slow waited for rank 1 ",
@@ -219,7 +219,7 @@ def test_excluded_commands_parse(text, tmp_path, monkeypatch):
 
 
 def parsed(words: list[str]) -> None:
-    """Reads a command line as its command would; an unknown option or a wrong value is an error."""
+    """Parses a command line. An unknown option or an invalid value is an error."""
     name, *arguments = words
     command = importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[name].module}").command
     if not COMMANDS[name].extra:
@@ -291,7 +291,7 @@ def test_python_blocks_compile(place):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    """A folder with everything that commands are about. Nobody changes it: blocks get copies."""
+    """A folder with everything that commands need. Blocks get copies, so it does not change."""
     home = tmp_path_factory.mktemp("home")
     later_ms = clusters.START_MS - START_MS
     with Store(home / "data", create=True) as store:
@@ -310,7 +310,7 @@ def home(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def here(home, tmp_path, monkeypatch) -> Path:
-    """A copy of it, in which the test is."""
+    """A copy of the folder, as the working directory of the test."""
     for name in os.environ:
         if name.startswith("PYROMETER_"):
             monkeypatch.delenv(name)
@@ -323,7 +323,7 @@ def here(home, tmp_path, monkeypatch) -> Path:
 
 
 def substituted(text: str) -> str:
-    """What is typed here instead. A word is replaced where it stands alone, not inside of another."""
+    """The command that is run instead. Only whole words are replaced."""
     for word, instead in STANDS_FOR.items():
         text = re.sub(rf"(?<![\w./-]){re.escape(word)}(?![\w-]|\.\w)", instead, text)
     return text
@@ -336,7 +336,7 @@ def needs_more(command: Command) -> bool:
 
 
 def as_shown(printed: tuple[str, ...], out: str) -> None:
-    """Whether output begins as the page says, up to the first figure: those are of another run."""
+    """Checks that output begins like the page, up to the first figure, which differs between runs."""
     if printed:
         assert opening((out.splitlines() or [""])[0]) == opening(os.path.expandvars(substituted(printed[0])))
 
@@ -346,7 +346,7 @@ def opening(line: str) -> str:
 
 
 def places(*, heavy: bool) -> list[str]:
-    """Blocks in which there is something to run, here or with other processes."""
+    """Blocks with something to run, alone or with other processes."""
     return [
         place
         for place, block in BLOCKS.items()
@@ -390,7 +390,7 @@ def test_commands_on_a_data_folder_run(place, here, capsys):
 
 @contextmanager
 def listening(text: str, here: Path) -> Iterator[None]:
-    """A command that does not end by itself: until it listens, and then as long as it is needed."""
+    """Runs a command that serves until it is stopped. Yields when it listens."""
     address = f"127.0.0.1:{free_port()}"
     words = [*shlex.split(text), "--listen", address]
     process = subprocess.Popen(words, cwd=here, stderr=subprocess.PIPE, text=True)
@@ -404,7 +404,7 @@ def listening(text: str, here: Path) -> Iterator[None]:
 
 
 def typed(text: str, here: Path) -> str:
-    """What a shell says to a command that ends well."""
+    """The output of a command in a shell. It must succeed."""
     result = subprocess.run(["bash", "-c", text], cwd=here, capture_output=True, text=True, timeout=180)
     assert result.returncode == 0, (text, result.stdout, result.stderr)
     return result.stdout

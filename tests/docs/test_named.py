@@ -1,4 +1,4 @@
-"""What pages name exists: files of the repository, and the tests that check what a page says."""
+"""Files and tests that pages name exist in the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/ says what the code says, and leaves nothing out."""
+"""docs/reference/ matches the code and is complete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def headings(name: str) -> set[str]:
 
 
 def named(name: str) -> set[str]:
-    """What the first column of a page's tables names."""
+    """The names in the first column of the tables of a page."""
     return set(re.findall(r"^\| `([^`]+)` \|", (reference.FOLDER / name).read_text(), re.MULTILINE))
 
 

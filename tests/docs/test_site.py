@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a warning, leads to every page, and fetches nothing from elsewhere."""
+"""The documentation as a site: it builds without warnings, links to every page, and loads nothing external."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_every_page_is_built_and_loads_nothing_external(site):
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize("link", ["nowhere.md", "other.md#nowhere"])
 def test_broken_link_fails_the_build(tmp_path, link):
-    """Of the configuration as it is, on two small pages."""
+    """Builds two small pages with the real configuration."""
     changed = configuration() | {"nav": [{"Here": "index.md"}, {"There": "other.md"}], "hooks": [], "extra_css": []}
     (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(changed))
     (tmp_path / "docs").mkdir()

@@ -1,4 +1,4 @@
-"""Every example, run by the command in its first line: phases, loss, lineage and cost of two ranks, by the commands."""
+"""Runs every example with the command in its first line, and checks phases, loss, lineage and cost of two ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PHASES = ("data", "forward", "backward", "comm", "optimizer")
 
 
 class Example(NamedTuple):
-    """What an example does, and what is to be seen of it."""
+    """What an example does, and what Pyrometer must record."""
 
     library: str
     steps: int
@@ -35,15 +35,15 @@ class Example(NamedTuple):
     dataset: str
     rows: int = 512  # of an epoch
     epochs: int = 3
-    sampled: bool = True  # by PyTorch's DistributedSampler with seed 0: which rows a step uses can be worked out
+    sampled: bool = True  # by PyTorch's DistributedSampler with seed 0: so the rows of a step are known
     printed_loss: str = r"step\s*:?\s*(\d+)\s+loss\s*:?\s*([\d.]+)"
     first: int = 1  # what the metric calls the first step
 
 
 IN = {
-    "ddp": Example("torch", 48, "loss", "Rings", first=0),  # as backward has it, which begins to count at 0
+    "ddp": Example("torch", 48, "loss", "Rings", first=0),  # the loss of `backward` counts from 0
     "fsdp2": Example("torch", 48, "loss", "Rings", first=0),
-    "lightning": Example("lightning", 48, "train_loss", "Rings", first=0),  # as its own loggers count
+    "lightning": Example("lightning", 48, "train_loss", "Rings", first=0),  # like its own loggers
     "huggingface": Example("transformers", 32, "loss", "Counting", 256, 2, sampled=False),
     "accelerate": Example("accelerate", 48, "train_loss", "Rings", sampled=False),
     "torchtitan": Example("torchtitan", 12, "loss_metrics/global_avg_loss", "Counting", 256, 1),
@@ -52,7 +52,7 @@ IN = {
 
 
 def missing(library: str) -> str | None:
-    """Why an example cannot run here."""
+    """The reason why an example cannot run here."""
     if library == "torchtitan":
         made = (TORCHTITAN / "python").exists()
         return None if made else "needs torchtitan, in an environment of its own: `make peers` makes it"
@@ -62,7 +62,7 @@ def missing(library: str) -> str | None:
 
 
 def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command in an example's first line, from a folder of its own."""
+    """Runs the command in the first line of an example in its own folder."""
     script = EXAMPLES / name / "train.py"
     first = script.read_text().splitlines()[0]
     assert first.startswith("# pyrometer run --data runs -- ")
@@ -106,7 +106,7 @@ def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def registered(folder: Path) -> Path:
-    """A folder with the package's entry points as pyproject.toml declares them, whichever is installed here."""
+    """A folder with the entry points that pyproject.toml declares, whichever version is installed."""
     declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"]
     made = folder / "registered"
     info = made / "pyrometer-0.1.0.dist-info"
@@ -130,7 +130,7 @@ def test_example_run_is_recorded_completely(name, tmp_path, capsys):
     assert "`pyrometer show it --data runs` shows what happened" in result.stderr
 
     def ask(*words: str) -> Any:
-        """The commands, on its folder."""
+        """Runs a command on the folder of the run."""
         capsys.readouterr()
         with suppress(SystemExit):
             main([*words, "--data", str(tmp_path / "runs"), "-o", "json"])
@@ -173,7 +173,7 @@ def seen_whole(example: Example, shown: dict[str, Any]) -> None:
 
 
 def same_loss(example: Example, metrics: dict[str, list], printed: str) -> None:
-    """The curve has what the program printed, at the step at which it did."""
+    """The curve has the losses that the program printed, at the same steps."""
     printed_losses = {int(step): float(loss) for step, loss in re.findall(example.printed_loss, printed)}
     curve: dict[int, list[float]] = {}
     for step, _, value, *_ in metrics[example.metric]:
@@ -191,7 +191,7 @@ def same_loss(example: Example, metrics: dict[str, list], printed: str) -> None:
 
 
 def right_rows(example: Example, ask: Any) -> None:
-    """Which rows were behind a step: as its sampler drew them; and a row is used once in an epoch."""
+    """The rows behind a step are those of the sampler, and each row is used once per epoch."""
     step = 5
     used = ask("lineage", "it", "--step", str(step))
     updates = {update["rank"]: update for update in used["updates"]}
@@ -211,7 +211,7 @@ def right_rows(example: Example, ask: Any) -> None:
 
 
 def test_readme_table_has_every_example():
-    """Its command, and nothing that is not there."""
+    """The table has the command of every example, and no others."""
     table = (EXAMPLES / "README.md").read_text()
     scripts = sorted(EXAMPLES.glob("*/train.py"))
     assert [script.parent.name for script in scripts] == sorted(IN)

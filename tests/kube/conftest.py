@@ -18,7 +18,7 @@ from tests.support.kube_server import KINDS, ApiServer, Kubectl
 
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One for all tests of a worker."""
+    """One API server for all tests of a worker."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if not assets:
         pytest.skip("needs a Kubernetes API server: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver")
@@ -33,7 +33,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left_over() -> Iterator[None]:
-    """httpcore leaks a connection that is cancelled in its TLS handshake: it goes here, and no other test is blamed."""
+    """httpcore leaks a connection that is cancelled in its TLS handshake: collect it here."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -42,14 +42,14 @@ def _nothing_left_over() -> Iterator[None]:
 
 @pytest.fixture
 def kubectl(api_server: ApiServer) -> Iterator[Kubectl]:
-    """The admin's client."""
+    """The client of the admin."""
     with Kubectl(api_server) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def custom_resources(api_server: ApiServer) -> None:
-    """A server that can hold objects of custom kinds: some old builds die of the first one."""
+    """Skips if the server cannot store custom kinds: some old builds crash on the first one."""
     thing = {"apiVersion": "example.com/v1", "kind": "Sweep", "metadata": {"namespace": "default", "name": "probe"}}
     try:
         with Kubectl(api_server) as client:
@@ -65,7 +65,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def namespace(kubectl: Kubectl) -> str:
-    """A namespace of this test's own."""
+    """A namespace for this test."""
     name = f"test-{next(_numbers)}"
     kubectl.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     return name

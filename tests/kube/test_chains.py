@@ -55,7 +55,7 @@ CPU = {"spec": {"containers": [{"name": "m"}]}}
 
 
 def chain(name: str) -> list[dict[str, Any]]:
-    """The owners of a fixture, the nearest first."""
+    """The owners in a fixture, nearest first."""
     found: list[dict[str, Any]] = yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())["owners"]
     return found
 
@@ -74,7 +74,7 @@ def kinds(api_server: ApiServer) -> None:
 
 
 def make(site: Site, name: str) -> tuple[str, ...]:
-    """The chain above two pods, each below a nearest owner of its own. Returns the workloads that they should be."""
+    """Creates the chain above two pods, each with its own nearest owner. Returns the expected workloads."""
     owners = chain(name)
     above: tuple[Any, ...] = ()
     for owner in reversed(owners[1:]):
@@ -178,7 +178,7 @@ def test_doctor_names_unreadable_owners_of_gpu_pods_and_the_missing_rules(
 def test_doctor_checks_every_owner_kind_of_gpu_pods(
     api_server: ApiServer, kubectl: Kubectl, granted: dict[str, Any], namespace: str
 ) -> None:
-    """The server lists and watches these kinds, too: `get` alone is not enough for it."""
+    """The server also lists and watches these kinds, so `get` alone is not enough."""
     site = Site(kubectl, namespace, 2)
     site.pod("grid-0", site.owner("example.com/v1", "Sweep", "grid"), gpus=1)
     only_get = {"apiGroups": ["example.com"], "resources": ["sweeps"], "verbs": ["get"]}

@@ -1,4 +1,4 @@
-"""The manifests against a real API server: accepted as they are, and what they grant is what the server needs."""
+"""The manifests against a real API server: they are accepted, and they grant exactly what the server needs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ JOB = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "
 
 
 def manifests() -> list[dict[str, Any]]:
-    """All objects of the base, in its order."""
+    """All objects of the base, in order."""
     files = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
     return [thing for name in files for thing in yaml.safe_load_all((BASE / name).read_text())]
 
 
 @pytest.fixture
 def granted(kubectl: Kubectl) -> Iterator[dict[str, Any]]:
-    """The role of the manifests, given to the user `reader`."""
+    """The role of the manifests, bound to the user `reader`."""
     for thing in manifests():
         kubectl.apply(thing)
     role = next(thing for thing in manifests() if thing["kind"] == "ClusterRole")

@@ -1,4 +1,4 @@
-"""The agent's manifests: what is rendered, what they allow, and that an API server takes them."""
+"""The manifests of the agent: what they contain, what they allow, and that an API server accepts them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMAGE = "registry.example.com/pyrometer:1"
 
 @pytest.fixture(scope="module")
 def rendered() -> dict[tuple[str, str], dict[str, Any]]:
-    """What `make manifests` gives, by kind and name."""
+    """The output of `make manifests`, by kind and name."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, for its kustomize")
     result = subprocess.run(

@@ -1,4 +1,4 @@
-"""The overlays: what each adds to the base, and that an API server takes it."""
+"""The overlays: what each adds to the base, and that an API server accepts it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OVERLAYS = sorted(path.name for path in (REPOSITORY / "deploy" / "overlays").ite
 
 
 def rendered(folder: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """What `make manifests` gives, by kind and name."""
+    """The output of `make manifests`, by kind and name."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, for its kustomize")
     result = subprocess.run(

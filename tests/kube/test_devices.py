@@ -1,4 +1,4 @@
-"""Which devices pods have, from an exporter that the collector finds among the pods of a real API server."""
+"""The devices of pods, from an exporter that the collector finds among the pods of a real API server."""
 
 from __future__ import annotations
 

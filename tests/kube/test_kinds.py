@@ -1,4 +1,4 @@
-"""The collector against a real API server: which pods are one job, with exact GPU-seconds."""
+"""The collector against a real API server: pods of one job, with exact GPU-seconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rayjob(site: Site) -> None:
 
 
 def mpijob(site: Site) -> None:
-    """Workers belong to the MPIJob itself, the launcher to a Job of it."""
+    """Workers belong to the MPIJob itself, the launcher to its Job."""
     mpi = site.owner("kubeflow.org/v2beta1", "MPIJob", "allreduce")
     launcher = site.owner("batch/v1", "Job", "allreduce-launcher", mpi, spec=_JOB)
     site.pod("allreduce-launcher-abcde", launcher, gpus=1)
@@ -59,7 +59,7 @@ def leader_worker_set(site: Site) -> None:
 
 
 def volcano(site: Site) -> None:
-    """Volcano's Job has batch's kind and another group."""
+    """A Job of Volcano has the kind of a batch Job and another group."""
     job = site.owner("batch.volcano.sh/v1alpha1", "Job", "sweep", spec={"minAvailable": 2})
     for index in range(2):
         site.pod(f"sweep-worker-{index}", job, labels={"volcano.sh/task-index": str(index)})
@@ -90,7 +90,7 @@ def kueue(site: Site) -> None:
 
 
 def pipeline(site: Site) -> None:
-    """A Workflow's step creates a PyTorchJob, and says so only by the run's label."""
+    """A step of a Workflow creates a PyTorchJob, which only the label of the run shows."""
     run = {"pipeline/runid": "run-17"}
     workflow = site.owner(
         "argoproj.io/v1alpha1",
@@ -105,7 +105,7 @@ def pipeline(site: Site) -> None:
 
 
 def unknown(site: Site) -> None:
-    """A kind that nobody listed."""
+    """A kind that is not in the list of kinds."""
     site.pod("sweep-0", site.owner("example.com/v1", "Sweep", "grid"))
 
 
@@ -212,7 +212,7 @@ def test_experiment_spans_namespaces_and_attempts(
             site.owner("kubeflow.org/v1", "PyTorchJob", "large", labels=labels, namespace=other)
             large = site.owner("kubeflow.org/v1", "PyTorchJob", "larger", labels=labels, namespace=other)
             site.pod("small-0", first)
-            for attempt in range(3):  # each begins when the one before is over
+            for attempt in range(3):  # each begins when the one before has ended
                 pod = site.pod("larger-0", large, namespace=other)
                 site.finish()
                 await wait_for_ended(collector, namespace, attempt + 2)

@@ -1,4 +1,4 @@
-"""What goes wrong between a collector and its cluster: nothing is lost, or it is said what was not seen."""
+"""Failures between a collector and its cluster: nothing is lost, or the gap is recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JOB = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "
 
 
 class Wire:
-    """Stands between a client and a server, and can be cut."""
+    """A connection between a client and a server that can be cut."""
 
     def __init__(self, to_port: int) -> None:
         self.to_port, self.port = to_port, free_port()
@@ -51,7 +51,7 @@ class Wire:
         self.cut()
 
     def cut(self) -> None:
-        """Every connection breaks at once, in the middle of whatever it carries."""
+        """Breaks every connection at once, in the middle of its traffic."""
         self.cuts += 1
         for writer in list(self._open):
             writer.transport.abort()
@@ -78,7 +78,7 @@ class Wire:
 def test_watch_survives_compaction_and_cut_connections_with_thousands_of_pods(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
-    """The ledger is that of the full history, though etcd forgets it and the connection breaks four times."""
+    """The ledger has the full history, although etcd compacts it and the connection breaks four times."""
     nodes = [kubectl.create(manifests.node(f"{namespace}-n{n}"))["metadata"]["name"] for n in range(NODES)]
     jobs = [
         kubectl.create(manifests.custom("batch/v1", "Job", namespace, f"job-{number}", spec=JOB))
@@ -88,7 +88,7 @@ def test_watch_survives_compaction_and_cut_connections_with_thousands_of_pods(
     expected: Counter[str] = Counter()
 
     def live(wave: int, place: int) -> str:
-        """One pod: it comes, ends, and is deleted."""
+        """One pod is created, ends, and is deleted."""
         job = jobs[(wave + place) % len(jobs)]
         from_ms = begin_ms + wave * WAVE_S * 1_000
         to_ms = from_ms + (1 + (place * 7 + wave) % RUN_S) * 1_000
@@ -117,7 +117,7 @@ def test_watch_survives_compaction_and_cut_connections_with_thousands_of_pods(
             assert wire.cuts == 4
             assert await gpu_seconds(collector, namespace) == expected
             assert collector.source is not None
-            assert collector.source.watches["", "Pod"].listings == 1  # it went on where it was, every time
+            assert collector.source.watches["", "Pod"].listings == 1  # it resumed where it was, every time
             gaps = await query_rows(collector, "SELECT count(*) FROM event WHERE kind = 'watch_gap'")
             assert gaps == [(0,)]
 
@@ -159,7 +159,7 @@ def test_restart_reads_existing_objects_again(
 
     asyncio.run(before())
     two.ended_ms = now_ms()
-    kubectl.status(two.ends, manifests.status(two.start_ms, two.start_ms, two.ended_ms))  # nobody watches
+    kubectl.status(two.ends, manifests.status(two.start_ms, two.start_ms, two.ended_ms))  # no collector is running
     two.pod("comes", now_ms())
     asyncio.run(after())
 
@@ -202,7 +202,7 @@ def test_pod_deleted_during_downtime_pays_until_it_was_last_seen(
 def test_collector_resumes_after_an_api_server_outage(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
-    """After its restart everything is listed again, and what went meanwhile is found out."""
+    """After its restart everything is listed again, and deleted objects are detected."""
     two = Two(kubectl, namespace)
     ids = f"SELECT name, max(ended_ms) FROM pod WHERE namespace = '{namespace}' GROUP BY name ORDER BY name"
 

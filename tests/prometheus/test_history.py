@@ -32,7 +32,7 @@ EVERY_MS = 30_000  # between two scrapes
 
 
 class Night(NamedTuple):
-    """A simulated night: its folder, its time, and who had GPUs for how long, by experiment and by pod."""
+    """A simulated night: its folder, its time range, and the GPU time of experiments and pods."""
 
     folder: Path
     window: TimeRange
@@ -114,7 +114,7 @@ def test_doctor_lists_available_and_missing_series(remembering: Server) -> None:
     result = _run("doctor", "--no-kube", "--prometheus", remembering.url)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"Prometheus at {remembering.url}")
-    # all of it is over: of the last hour it knows nothing
+    # the night has ended: Prometheus has no data of the last hour
     assert "only that they are held is known" in result.stdout
     assert "whether a disk, the CPU or the network held a job up" in result.stdout
 

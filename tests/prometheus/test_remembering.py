@@ -1,4 +1,4 @@
-"""A server that has nothing but a Prometheus: its past, and what it adds, without Kubernetes."""
+"""A server with only a Prometheus, without Kubernetes: its history and its new samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.heavy
 
 
 def later(line: Line, by_ms: int) -> Line:
-    """The same, at another time; values that are times are as much later."""
+    """The same line at another time. Values that are times are shifted as well."""
     is_time = line.name.endswith(("_created", "_time", "_started"))
     return line._replace(time_ms=line.time_ms + by_ms, value=line.value + by_ms / 1000 if is_time else line.value)
 
@@ -87,7 +87,7 @@ def test_prometheus_outage_is_reported_and_loses_nothing(night: Night, tmp_path:
             await asyncio.sleep(0.01)
 
     async def watched(store: Store, times_ms: list[int], *, gone: bool) -> list[str]:
-        """Reads on at each of some times; between the first and the last one the Prometheus may be gone."""
+        """Reads at each of these times. Between the first and the last, Prometheus can be down."""
 
         def has_gone_on(before: int) -> bool:  # the round after this one, which may have begun before
             return remembering.rounds > before + 1

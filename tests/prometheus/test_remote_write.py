@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes GPU exporters and sends what it has to a real server: nothing is lost, torn or changed."""
+"""A real Prometheus scrapes GPU exporters and writes to a real server: nothing is lost, split or changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TELEMETRY = ("gpu_sample", "slot", "event")
 
 
 def gpus_of(node: str, scrape: int) -> list[Gpu]:
-    """What a node shows: power counts the scrapes. A pod comes, a kernel spins, counters are lost, a GPU breaks."""
+    """The metrics of a node. Power counts the scrapes. A pod starts, a kernel spins, counters vanish, a GPU breaks."""
     pod = "train-0" if scrape >= 3 else None
     spinning = {"gpu_util": 100, "sm_active": 0, "graphics": 0, "tensor": 0, "dram": 0}
     return [
@@ -53,7 +53,7 @@ def gpus_of(node: str, scrape: int) -> list[Gpu]:
 
 
 class Exporters:
-    """The nodes' exporters behind one port. Who asks has a path of their own, and each sees the same first scrape."""
+    """The exporters of all nodes behind one port. Each client has its own path and sees the same first scrape."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = defaultdict(int)
@@ -84,7 +84,7 @@ class Exporters:
             return self.counts[path] - 1
 
     def wait_for(self, who: str, scrapes: int) -> None:
-        """Waits until all nodes were asked so often."""
+        """Waits until all nodes were scraped this often."""
         with self._changed:
             paths = [f"/{who}/{node}" for node in NODES]
             assert self._changed.wait_for(lambda: min(self.counts[path] for path in paths) >= scrapes, timeout=60)
@@ -104,7 +104,7 @@ def exporters() -> Iterator[Exporters]:
 
 
 def config(exporters: Exporters, url: str, secret: str, *, honor_labels: bool) -> str:
-    """Scrapes every second, and sends in small pieces over three shards: scrapes are torn. A stranger has no token."""
+    """Scrapes every second and sends small batches over three shards, which splits scrapes. One client has no token."""
     jobs = "".join(
         f"""
   - job_name: {node}
@@ -131,7 +131,7 @@ remote_write:
 
 
 class Outcome(NamedTuple):
-    """What came by remote write up to a time, what Prometheus itself remembers of it, and what our scrapes saw."""
+    """Samples received by remote write up to a time, those that Prometheus stores, and those of direct scrapes."""
 
     until_ms: int
     sent: dict[str, list[tuple[Any, ...]]]
@@ -167,7 +167,7 @@ def outcome(request: pytest.FixtureRequest, exporters: Exporters, tmp_path: Path
 
 
 async def scrape(exporters: Exporters) -> list[tuple[Any, ...]]:
-    """What our own scrapes bring, as often as is needed."""
+    """The samples of Pyrometer's own scrapes."""
     targets = [ScrapeTarget(f"http://{exporters.address}/ours/{node}") for node in NODES]
     scrapes = Scrapes(lambda: targets, gpu_exporters(new_dcgm()), interval_s=1)
     taken: list[tuple[Any, ...]] = []
@@ -193,7 +193,7 @@ def new_dcgm() -> Dcgm:
 
 
 def metric(page: str, what: str, **labels: str) -> float:
-    """One number of a page of metrics."""
+    """One value of a metrics page."""
     name = {"failed": "prometheus_remote_storage_samples_failed_total"}.get(
         what, "pyrometer_remote_write_samples_total"
     )
@@ -218,7 +218,7 @@ def stored(store: Store, until_ms: int) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def read_back(series: list[Series]) -> list[tuple[Any, ...]]:
-    """What Prometheus remembers, made into records by the way that reads history."""
+    """The stored samples of Prometheus as records of the history reader."""
     measured = []
     for one in series:
         measure, place = measure_of(one.labels.pop("__name__")), slot_address_of(one.labels)
@@ -229,7 +229,7 @@ def read_back(series: list[Series]) -> list[tuple[Any, ...]]:
 
 
 def by_device(samples: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
-    """The values of each device, in the order of their times."""
+    """The values of each device, in order of time."""
     sequences: dict[tuple[Any, ...], list[tuple[Any, ...]]] = defaultdict(list)
     for time_ms, *device_and_values in sorted(samples):
         sequences[tuple(device_and_values[:3])].append((time_ms, *device_and_values[3:]))
@@ -237,7 +237,7 @@ def by_device(samples: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[
 
 
 def ledger(folder: Path, telemetry: Iterable[tuple[Any, ...]], around_ms: int) -> list[tuple[Any, ...]]:
-    """The ledger of these facts where a pod has all GPUs of every node."""
+    """The ledger of these samples if one pod has all GPUs of every node."""
     from_ms, to_ms = around_ms - 120_000, around_ms + 120_000
     objects: list[tuple[Any, ...]] = []
     for node in NODES:

@@ -1,7 +1,7 @@
-"""A real Prometheus scrapes a real server: every query of every dashboard and rule has an answer, and they add up.
+"""A real Prometheus scrapes a real server: every query of every dashboard and rule returns data, and the totals match.
 
-Time does not have to pass for counters to grow. The night's records come in two halves, the books are kept after each,
-and a minute settles ten minutes before the newest record, as ever.
+Counters grow without waiting: the records come in two halves, the ledger is updated after each, and a minute settles
+ten minutes before the newest record.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ pytestmark = pytest.mark.heavy
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
 MINUTES = 170
-HALF = 140  # when the first half of the records is over
+HALF = 140  # when the first half of the records has ended
 AGO_MIN = 20  # how long ago the night ended: the ledger is behind
 GPUS = 2 * 8
 WITHOUT_KUBERNETES = {'min by (resource) (pyrometer_watch_synced{instance=~"$instance"})'}
-QUIET = {"PyrometerDown", "PyrometerNotAccounting", "PyrometerSourcesMissing"}  # it is up, accounts, and reads nobody
+# The server is up and accounting, and has no sources.
+QUIET = {"PyrometerDown", "PyrometerNotAccounting", "PyrometerSourcesMissing"}
 
 
 def night() -> list[Any]:
-    """Eight machines of two GPUs: a job that trains, stops saving and comes to grief, one that spins, a forgotten
-    notebook, two machines that nobody measures, one that is cordoned, and one that is free."""
+    """Eight machines of two GPUs: a job that trains, stops saving and fails, one that spins, a forgotten
+    notebook, two machines without telemetry, one that is cordoned, and one that is free."""
     h100 = {"gpu_model": "NVIDIA H100 80GB HBM3"}
     nodes = [row._replace(**h100) for row in cluster(hours=3, nodes=8) if isinstance(row, Node)]
     nodes = [row._replace(schedulable=row.node_uid != "n6", time_ms=min(row.time_ms, at(MINUTES))) for row in nodes]
@@ -91,12 +92,12 @@ def night() -> list[Any]:
 
 
 def arrival_ms(row: Any) -> int:
-    """A window is sent when it is over."""
+    """A window is sent when it has ended."""
     return int(row.to_ms if isinstance(row, StepWindow) else row.time_ms)
 
 
 class Running:
-    """A server as `pyrometer serve` has it, whose books are kept when they are told to be."""
+    """A server like that of `pyrometer serve`, which updates its ledger when the test calls it."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -133,7 +134,7 @@ class Running:
 
 
 class PrometheusClient:
-    """A Prometheus, and its answers."""
+    """Queries a Prometheus."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, timeout=30)
@@ -155,7 +156,7 @@ class PrometheusClient:
         return float(one["value"][1])
 
     def until(self, true: Callable[[], Any], what: str) -> None:
-        """It scrapes and evaluates by itself: there is nothing to wait on but its answers."""
+        """Waits for an answer: Prometheus scrapes and evaluates on its own schedule."""
         deadline = time.monotonic() + 30
         while not true():
             assert time.monotonic() < deadline, what
@@ -203,7 +204,7 @@ scrape_configs: [{{job_name: pyrometer, static_configs: [{{targets: ["127.0.0.1:
 
 
 def _send(running: Running, end_ms: int) -> None:
-    """A word of a training process, and a sample that is of no use."""
+    """Sends a metric of a training process, and a sample that is refused."""
     identity = {"host": "h", "pid": 1, "launch": "l", "rank": 0, "ranks": 1, "run": "elsewhere"}
     loss_record = ("metric", {"time_ms": end_ms - 1_000, "name": "loss", "value": 1.0, "step": 1})
     form = {"Content-Type": "application/json"}
@@ -215,7 +216,7 @@ def _send(running: Running, end_ms: int) -> None:
 
 
 def expressions() -> list[str]:
-    """What the dashboards ask, variables' choices included."""
+    """The queries of the dashboards, including those of variables."""
     found = []
     for make in DASHBOARDS.values():
         dashboard = make()
@@ -224,7 +225,7 @@ def expressions() -> list[str]:
 
 
 def chosen(expr: str) -> str:
-    """As Grafana sends it when everything is chosen."""
+    """The query that Grafana sends when everything is selected."""
     for name in ("instance", "team", "experiment", "run", "metric"):
         expr = expr.replace(f'"${name}"', '".*"')
     expr = expr.replace("$__range", "10m")

@@ -1,4 +1,4 @@
-"""`pyrometer why --kube --prometheus`: a night from a real Prometheus, beside a real API server that is still there."""
+"""`pyrometer why --kube --prometheus`: a night from a real Prometheus, and existing objects of an API server."""
 
 from __future__ import annotations
 

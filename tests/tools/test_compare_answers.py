@@ -1,4 +1,4 @@
-"""`tools/compare_answers.py` sees what changed in an answer, and lets new wording and new fields pass."""
+"""`tools/compare_answers.py` finds changed values in an answer, and allows new wording and new fields."""
 
 from __future__ import annotations
 

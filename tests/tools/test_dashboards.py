@@ -1,4 +1,4 @@
-"""The dashboards: the files are what the code makes, in the form that Grafana reads, about metrics that there are."""
+"""The dashboards: the files match the code, have the format of Grafana, and use existing metrics."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_dashboard_has_a_stable_uid(dashboard: Json) -> None:
 
 
 def unknown(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
-    """What is lost or changed on the way through Grafana's own types; null values may be omitted."""
+    """What Grafana's own types lose or change. Fields that are null may be absent."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for name, value in ours.items():
             if value is not None:

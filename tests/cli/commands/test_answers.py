@@ -1,4 +1,4 @@
-"""The JSON of every read command: the contract's keys, money as integers, rows that add up to their total."""
+"""The JSON of every read command: the documented keys, money as integers, rows that add up to their total."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ DERIVED = ("ledger_row", "carry", "energy", "hour_sum", "minute_sum", "minute_us
 
 @pytest.fixture
 def bill(pyrometer):
-    """All that the ledger of a folder says."""
+    """All figures in the ledger of a folder."""
     return lambda folder: (
         pyrometer(
             "cost", "--data", folder, "--all", "--price", "2.5", "--by", "hour,node,workload,state", "-o", "json"
@@ -33,7 +33,7 @@ def bill(pyrometer):
 
 @pytest.fixture(params=["recorded", "autumn"])
 def folder(request, tmp_path, pyrometer):
-    """A folder that is sealed, and that tests may break."""
+    """A sealed folder that a test can break."""
     copied = shutil.copytree(request.getfixturevalue(request.param), tmp_path / "copy")
     with Store(copied) as store:
         store.seal()
@@ -308,7 +308,7 @@ def test_check_finds_tampered_ledger_rows(pyrometer, autumn, tmp_path, change, l
 
 @pytest.mark.parametrize("change", [shorter, longer])
 def test_check_finds_tampered_rows_without_node_records(pyrometer, copy_of_recorded, change):
-    """A recording's slot lives for a known time: its ledger must have just that."""
+    """A slot of a recording exists for a known time, and its ledger must have exactly that time."""
     tamper(part(copy_of_recorded, "ledger_row"), change)
     result = pyrometer("check", copy_of_recorded)
     assert (result.code, result.err) == (1, "")

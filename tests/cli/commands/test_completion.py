@@ -1,4 +1,4 @@
-"""Shells complete commands, options and choices: a real bash is asked."""
+"""`pyrometer completion`: a real bash completes commands, options and choices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def completed(tmp_path, *words: str) -> list[str]:
-    """What bash offers for the last word of a line."""
+    """The completions of bash for the last word of a line."""
     if shutil.which("bash") is None:
         pytest.skip("needs bash")
     command = tmp_path / "pyrometer"

@@ -11,7 +11,7 @@ UNITS = ("energy_wh", "kwh", "energy_usd_micro", "energy_usd", "co2e_g")
 
 @pytest.fixture(scope="session")
 def counter_wh(h200) -> float:
-    """What the counter of the recording rose by, in watt-hours."""
+    """The increase of the counter in the recording, in watt-hours."""
     with (h200 / "a-gpu.csv").open() as stream:
         counted = [int(row["energy_mj"]) for row in csv.DictReader(stream)]
     return (counted[-1] - counted[0]) / 3_600_000

@@ -17,7 +17,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The demo as a stranger runs it whose output goes into a pipe."""
+    """The output of the demo in a pipe."""
     folder = tmp_path_factory.mktemp("demo") / "night"
     command = [sys.executable, "-m", "pyrometer", "demo", "--out", str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -53,7 +53,7 @@ def test_demo_has_many_different_causes(demo):
 
 
 def on_a_terminal(arguments, until):
-    """Runs a command on a pseudo-terminal, calls `until` with what it has shown so far until that gives something."""
+    """Runs a command on a pseudo-terminal, calls `until` with the output so far until it returns a value."""
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "pyrometer", *arguments]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
@@ -111,7 +111,7 @@ def test_live_demo_grows_to_the_whole_night(cached_pyrometer, tmp_path, monkeypa
 
 
 def _burn_twice(shown):
-    """What the page is told changes while one looks: the news says so, and the total grows."""
+    """The open page receives updates, and the total grows."""
     url = _url(shown)
     if url is None:
         return None

@@ -1,4 +1,4 @@
-"""`import` and `export` of trackers, from the command line: what is printed, and what is said when it cannot be."""
+"""`import` and `export` of experiment trackers: output and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def offline_run(folder, run_id: str = "abcd1234", **environment) -> None:
-    """A folder as W&B's client leaves it, of an hour of training."""
+    """A folder of the W&B client with one hour of training."""
     run = {"run_id": run_id, "project": "vision", "host": "box", "start_time": {"seconds": START_S}}
     history = [_RECORD(run=run), _RECORD(environment=environment)]
     for step in range(60):
@@ -39,8 +39,8 @@ def test_import_of_offline_wandb_runs_has_loss_and_dollars(cached_pyrometer, tmp
     assert result.out.startswith("1 run; 1 not joined.")
     (row,) = cached_pyrometer("worth", "vision", "--data", tmp_path / "data", "--price", "2", "-o", "json").json["runs"]
     assert (row["run"], row["best"]) == ("vision/abcd1234", 1 / 60)
-    assert row["usd_micro"] == round(8 * 2_000_000 * 59 / 60)  # the last word came in its last minute
-    assert row["goodput"] is None  # nobody saw its steps: that is not none of its time
+    assert row["usd_micro"] == round(8 * 2_000_000 * 59 / 60)  # the last record came in the last minute
+    assert row["goodput"] is None  # no steps were recorded, so goodput is unknown, not zero
     result = cached_pyrometer("show", "vision/abcd1234", "--data", tmp_path / "data").out
     assert "wandb_run of rank 0: vision/abcd1234" in result
     assert "training" not in result
@@ -84,7 +84,7 @@ def test_export_writes_the_cost_from_a_server_into_offline_wandb_runs(pyrometer,
             time.sleep(0.2)
     assert 'pyrometer_tracker_stamps_total{outcome="sent",tracker="wandb"} 1.0' in printed
     (part,) = [Folder(place) for place in folders(runs) if "20261114_000000" not in place.name]
-    assert not part.read()  # it is no run, but a stamp beside one
+    assert not part.read()  # not a run, but a stamp next to one
     assert part.summary["pyrometer/usd"] == pytest.approx(8 * 2 * 59 / 60, abs=0.3)
 
 

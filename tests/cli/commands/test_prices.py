@@ -1,4 +1,4 @@
-"""`pyrometer prices`: what applies, from where, and what is missing; a book to begin with; a book that changes."""
+"""`pyrometer prices`: the price of each GPU kind and its source, missing prices, a starter book, a changed book."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ prices:
 
 @pytest.fixture
 def folder(tmp_path):
-    """Nodes of several kinds, an hour long."""
+    """Nodes of several kinds for one hour."""
     data = tmp_path / "data"
     nodes = [
         ("a", 8, "NVIDIA-H100-80GB-HBM3", "east", {}),
@@ -148,6 +148,6 @@ def test_changed_price_book_restates_only_affected_time(pyrometer, folder, book)
     assert changed_total == total + 3_000_000
     assert parts() != before
     before = parts()
-    book.write_text(book.read_text() + "  - {usd_per_gpu_hour: 9, from: 2030-01-01}\n")  # not before the data are over
+    book.write_text(book.read_text() + "  - {usd_per_gpu_hour: 9, from: 2030-01-01}\n")  # after the end of the data
     assert costs() == (changed, changed_total)
     assert parts() == before

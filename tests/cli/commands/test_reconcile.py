@@ -1,4 +1,4 @@
-"""`pyrometer reconcile`: invoices as providers write them, against a ledger whose hours and prices are known."""
+"""`pyrometer reconcile`: invoices of all providers against a ledger with known hours and prices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 def node(uid: str, kind: str | None, from_h: int, to_h: int, **more: Any) -> list[Node]:
-    """A node of eight GPUs that is there for some hours of the day."""
+    """A node of eight GPUs that exists for some hours of the day."""
     begin, end = (ms_of(DAY) + hour * MS_PER_HOUR for hour in (from_h, to_h))
     one = Node(begin, "here", uid, uid, 8, H100, instance_type=kind, **more)
     return [one, one._replace(time_ms=end - 1), one._replace(time_ms=end, present=False)]
@@ -37,7 +37,7 @@ def node(uid: str, kind: str | None, from_h: int, to_h: int, **more: Any) -> lis
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten hours of a p5, at $2 a GPU-hour, and four of a machine that says no type."""
+    """Ten hours of a p5, at $2 per GPU-hour, and four of a machine without an instance type."""
     folder = tmp_path_factory.mktemp("invoice") / "data"
     with Store(folder, create=True) as store:
         store.append([Price(1_700_000_000_000, 2_000_000, 0), *node("n0", "p5.48xlarge", 0, 10)])

@@ -1,4 +1,4 @@
-"""`pyrometer run`: the command runs as it would, telemetry goes beside it."""
+"""`pyrometer run`: the command runs unchanged, and its telemetry is sent or stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = [sys.executable, "-m", "pyrometer", "run"]
 
 @pytest.fixture
 def variables(tmp_path) -> dict[str, str]:
-    """An environment without what a test does not say."""
+    """An environment with only the variables that a test sets."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYROMETER_", "PYTHON"))}
     return {**kept, "PYTHONPATH": str(SOURCES), "TMPDIR": str(tmp_path), "PATH": kept["PATH"]}
 
@@ -37,7 +37,7 @@ def python(script: str) -> list[str]:
     return ["--", sys.executable, "-c", script]
 
 
-# -- the command runs as it would -------------------------------------------------------------------------------------
+# -- the command runs unchanged ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_error_in_the_users_sitecustomize_is_unchanged(variables, tmp_path):
 
 
 def started_from(folder: Path, boot: str) -> Path:
-    """A copy of the package with another `boot`, as if it were the environment that `pyrometer run` comes from."""
+    """A copy of the package with another `boot`, like another environment from which `pyrometer run` is started."""
     package = folder / "elsewhere" / "pyrometer"
     for name in ("__init__.py", "train/__init__.py", "train/site/sitecustomize.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
@@ -274,7 +274,7 @@ def started_from(folder: Path, boot: str) -> Path:
     [
         ("def start():\n    print('started', flush=True)", "started\n"),
         ("def start():\n    raise RuntimeError('broken')", ""),
-        ("this is no Python", ""),
+        ("this is not Python", ""),
     ],
 )
 def test_python_without_pyrometer_is_instrumented(variables, tmp_path, boot, says):

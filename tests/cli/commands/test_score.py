@@ -1,4 +1,4 @@
-"""`pyrometer score`: a simulated folder against its truth, in words and as JSON."""
+"""`pyrometer score`: a simulated folder compared with its truth, as text and JSON."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TRUTH = {
 
 @pytest.fixture(scope="session")
 def simulated(tmp_path_factory):
-    """A folder with a hang, and a truth that knows of one more fault."""
+    """A folder with a hang, and a truth with one more fault."""
     folder = tmp_path_factory.mktemp("simulated") / "data"
     reports = [event("stuck", 40, rank, step=3999 - (rank == 2)) for rank in range(4)]
     windows = [w for rank in range(4) for w in steps(rank, 0, 40, forward_ms=60_000)]

@@ -1,4 +1,4 @@
-"""`pyrometer top` on a real terminal: keys, sizes, the way out, a server that goes away."""
+"""`pyrometer top` on a real terminal: keys, sizes, quitting, a server that stops answering."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def busy(tmp_path_factory):
 
 
 class Terminal:
-    """A terminal with a command in it."""
+    """A terminal that runs a command."""
 
     def __init__(self, *arguments: object, columns: int, lines: int) -> None:
         self.master, self.slave = os.openpty()
@@ -67,12 +67,12 @@ class Terminal:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def type(self, keys: str) -> None:
-        """Presses keys; only what is shown after that counts."""
+        """Presses keys and forgets the output before them."""
         self.output = ""
         os.write(self.master, keys.encode())
 
     def until(self, wanted: str) -> str:
-        """What is shown, without colours, once a text is there."""
+        """The output without colors, once it contains a text."""
         end_s = time.monotonic() + LONG_S
         while wanted not in ESCAPES.sub("", self.output):
             assert time.monotonic() < end_s, f"{wanted!r} never came: {ESCAPES.sub('', self.output)[-3000:]}"
@@ -80,7 +80,7 @@ class Terminal:
         return ESCAPES.sub("", self.output)
 
     def ended(self) -> int:
-        """How it ended. Its last words are read meanwhile, or it could not say them."""
+        """The exit code. Reads the last output meanwhile, so that the command can write it."""
         end_s = time.monotonic() + LONG_S
         while self.process.poll() is None:
             assert time.monotonic() < end_s

@@ -67,7 +67,7 @@ def test_why_prints_who_when_how_much_and_what_to_do(cached_pyrometer, recorded)
     for hang in hangs:
         assert "recording-a" in hang  # who
         assert "[recording" in hang  # whose
-        assert re.search(r"hung for 20 s, from (Sun )?.*06:18", hang)  # since when
+        assert re.search(r"hung for 20 s, from (Sun )?.*06:18", hang)  # when
         assert hang.startswith("$0.0")  # how much
         assert "Rank 0 made no progress after step" in hang  # how we know
         assert "→ Set a timeout that ends such hangs within minutes" in hang  # what to do

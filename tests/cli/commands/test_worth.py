@@ -1,4 +1,4 @@
-"""What `pyrometer worth` prints, and how it refuses."""
+"""`pyrometer worth`: its tables, charts and errors."""
 
 from __future__ import annotations
 
