@@ -39,7 +39,7 @@ def test_inbox_time_of_every_rank_is_in_one_state(pyrometer, folder):
     assert answer["evidence"] == {"kubernetes": 0.0, "gpu": 0.0, "sdk": 1.0}
     assert answer["total"]["usd"] is None
     assert not list((folder / "inbox" / "otlp").iterdir())
-    assert pyrometer("check", folder).lines[-1].endswith("all is well.")
+    assert pyrometer("check", folder).lines[-1].endswith(": no problems found.")
 
 
 def test_inbox_run_has_its_team_experiment_and_workload(pyrometer, folder):

@@ -51,7 +51,7 @@ def test_keep_deletes_all_but_the_newest_backups(copy_of_recorded, tmp_path, pyr
     assert printed[1] == f"Deleted: {names[0]}, {names[1]}."
     (line,) = pyrometer("check", tmp_path / "b").lines
     assert line.startswith("1 backup, ")
-    assert line.endswith(": all is well.")
+    assert line.endswith(": no problems found.")
 
 
 def test_damaged_backup_is_reported_and_not_restored(copy_of_recorded, tmp_path, pyrometer):

@@ -58,7 +58,7 @@ def test_repair_rebuilds_derived_parts_to_the_same_figures(folder, bill, pyromet
     assert pyrometer("check", folder).code == 1
     result = pyrometer("check", folder, "--repair")
     assert result.out.count("is built again.") == len(broken)
-    assert result.out.endswith(": all is well.\n")
+    assert result.out.endswith(": no problems found.\n")
     assert (result.code, bill(folder)) == (0, before)
 
 
@@ -96,7 +96,7 @@ def test_repair_moves_broken_records_aside_and_counts_them(folder, pyrometer):
     assert f"Repaired: {rows:,} allocation rows are lost with " in result.out
     (kept,) = (folder / "lost").rglob("*.parquet")
     assert kept.name == cut.name
-    assert pyrometer("check", folder).lines[-1].endswith(": all is well.")
+    assert pyrometer("check", folder).lines[-1].endswith(": no problems found.")
 
 
 def test_repair_lists_a_changed_part_as_it_is(folder, pyrometer):
@@ -109,7 +109,7 @@ def test_repair_lists_a_changed_part_as_it_is(folder, pyrometer):
 def test_repair_leaves_an_intact_folder_unchanged(folder, pyrometer):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")}
     (line,) = pyrometer("check", folder, "--repair").lines
-    assert line.endswith(": all is well.")
+    assert line.endswith(": no problems found.")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")} == before
 
 
@@ -211,7 +211,7 @@ def tamper(path, change):
 @pytest.mark.parametrize("folder", ["recorded", "recorded_without_steps", "autumn", "unpriced"])
 def test_check_accepts_an_intact_folder(pyrometer, request, folder):
     (line,) = pyrometer("check", request.getfixturevalue(folder)).lines
-    assert line.endswith(": all is well.")
+    assert line.endswith(": no problems found.")
 
 
 def test_check_counts_rejected_records(pyrometer, copy_of_recorded):
@@ -219,7 +219,7 @@ def test_check_counts_rejected_records(pyrometer, copy_of_recorded):
         store.append([Event(5, "a clock that was never set")])
     rejected, verdict = pyrometer("check", copy_of_recorded).lines
     assert rejected.startswith("1 event record rejected: ")
-    assert verdict.endswith(": all is well.")
+    assert verdict.endswith(": no problems found.")
 
 
 @pytest.mark.parametrize("kind", ["gpu_sample", "ledger_row", "pod"])
@@ -231,7 +231,7 @@ def test_check_names_a_missing_part(pyrometer, copy_of_recorded, kind):
     problem, verdict = result.out.splitlines()
     assert str(path.relative_to(copy_of_recorded)) in problem
     assert "missing" in problem
-    assert verdict.endswith("not all is well.")
+    assert verdict.endswith(": problems found.")
 
 
 @pytest.mark.parametrize("keep", [0, 100, -20])
@@ -244,7 +244,7 @@ def test_check_names_a_truncated_part(pyrometer, copy_of_recorded, kind, keep):
     problem, verdict = result.out.splitlines()
     assert str(path.relative_to(copy_of_recorded)) in problem
     assert "cannot be read" in problem
-    assert verdict.endswith("not all is well.")
+    assert verdict.endswith(": problems found.")
 
 
 def test_check_names_a_part_with_changed_rows(pyrometer, copy_of_recorded):
@@ -303,7 +303,7 @@ def test_check_finds_tampered_ledger_rows(pyrometer, autumn, tmp_path, change, l
     result = pyrometer("check", folder)
     assert (result.code, result.err) == (1, "")
     assert law in result.out
-    assert result.out.endswith("not all is well.\n")
+    assert result.out.endswith(": problems found.\n")
 
 
 @pytest.mark.parametrize("change", [shorter, longer])

@@ -342,8 +342,8 @@ def test_next_run_sends_what_an_unreachable_server_missed(variables, tmp_path):
     assert result.returncode == 0
     spool = Spool(spool_folder({**variables, "PYROMETER_ENDPOINT": url}))
     assert result.stderr == (
-        f"pyrometer: 1 files of telemetry are waiting in {spool.folder}, because {url} does not accept them: "
-        "Connection refused. The next `pyrometer run` with the same destination sends them.\n"
+        f"pyrometer: {url} does not accept telemetry: Connection refused. Unsent files in {spool.folder}: 1. "
+        "The next `pyrometer run` with the same destination sends them.\n"
     )
     collector = Collector(port=port)
     run(variables, "--server", url, "--", "true")
@@ -368,7 +368,8 @@ def test_interrupt_skips_waiting_for_an_unreachable_server(variables, tmp_path):
     process.send_signal(signal.SIGINT)
     _, printed = process.communicate(timeout=15)
     assert process.returncode == 0
-    assert "files of telemetry are waiting in" in printed
+    assert "does not accept telemetry" in printed
+    assert "Unsent files in" in printed
 
 
 def test_closed_stderr_keeps_the_exit_code(variables, tmp_path):

@@ -106,7 +106,7 @@ def test_lines_fit_the_terminal(pyrometer, trained_folder, monkeypatch, columns,
 def test_trace_of_an_untraced_step_names_the_nearest_traced_steps(cached_pyrometer, trained_folder):
     printed = " ".join(cached_pyrometer("trace", RUN, "--step", "75", "--data", trained_folder).lines)
     assert printed == (
-        f"Step 75 of {RUN} was done but not traced: only some steps and slow steps are. "
+        f"Step 75 of {RUN} ran but was not traced: only some steps and slow steps are. "
         "Nearest traced steps: 60, 70, 80, 90."
     )
     assert "Nearest traced steps: 60" in cached_pyrometer(

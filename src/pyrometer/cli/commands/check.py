@@ -54,7 +54,7 @@ def command(folder: Path, repair: bool) -> int:
         click.echo(f"{counted(count, f'{kind} record')} rejected: {reason}.")
     rows = sum(part.row_count for part in parts)
     size = sum(part.bytes for part in parts) / 1e6
-    click.echo(f"{counted(len(parts), 'part')}, {rows:,} rows, {size:,.1f} MB: {'not ' if found else ''}all is well.")
+    click.echo(f"{counted(len(parts), 'part')}, {rows:,} rows, {size:,.1f} MB: {'' if found else 'no '}problems found.")
     return 1 if found else 0
 
 
@@ -82,7 +82,7 @@ def _verify(place: BackupFolder, backups: list[Backup]) -> int:
     for text in found:
         click.echo(text)
     size = sum(path.stat().st_size for path in place.folder.rglob("*") if path.is_file()) / 1e6
-    click.echo(f"{counted(len(backups), 'backup')}, {size:,.1f} MB: {'not ' if found else ''}all is well.")
+    click.echo(f"{counted(len(backups), 'backup')}, {size:,.1f} MB: {'' if found else 'no '}problems found.")
     return 1 if found else 0
 
 

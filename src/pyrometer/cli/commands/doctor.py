@@ -59,7 +59,7 @@ class Diagnosis(NamedTuple):
 
 @click.command()
 @click.option("--context", metavar="NAME", help="A context of the kubeconfig. Default: its current context.")
-@click.option("--prometheus", metavar="URL", help="Also check what this Prometheus has.")
+@click.option("--prometheus", metavar="URL", help="Also check the metrics of this Prometheus.")
 @click.option("--no-kube", is_flag=True, help="Do not check Kubernetes.")
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="Output format.")
 def command(context: str | None, prometheus: str | None, no_kube: bool, output: str) -> int:

@@ -249,15 +249,15 @@ def _next_signal(awaited: set[signal.Signals]) -> tuple[int, bool]:
 
 
 def _summary(plan: _Plan, left: FlushResult, spool: Spool, runs: list[str]) -> str:
+    destination = plan.source_option.partition(" ")[2]
     if left.files:
         why = f": {left.error}" if left.error else ""
-        destination = plan.source_option.partition(" ")[2]
         return (
-            f"{left.files} files of telemetry are waiting in {spool.folder}, because {destination} does not accept "
-            f"them{why}. The next `pyrometer run` with the same destination sends them."
+            f"{destination} does not accept telemetry{why}. Unsent files in {spool.folder}: {left.files}. "
+            "The next `pyrometer run` with the same destination sends them."
         )
     if left.refused:
-        return f"{left.refused} files of telemetry were refused ({left.error}) and are kept in {spool.refused}."
+        return f"{destination} refused telemetry: {left.error}. Refused files in {spool.refused}: {left.refused}."
     if not runs:
         return f"no PyTorch training was detected in {shlex.quote(plan.command[0])}."
     next_command = f"show {shlex.quote(runs[0])}" if len(runs) == 1 else "runs"

@@ -25,7 +25,7 @@ from pyrometer.store import Store
 @click.option("--kube", is_flag=True, help="Follow the Kubernetes cluster of the kubeconfig, or the one it runs in.")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: the current one.")
 @click.option("--scrape", metavar="URL", multiple=True, help="A GPU exporter to scrape. Can be repeated.")
-@click.option("--prometheus", metavar="URL", help="A Prometheus that scrapes GPU exporters. Its past is read first.")
+@click.option("--prometheus", metavar="URL", help="A Prometheus that scrapes GPU exporters. Its history is read first.")
 @click.option("--open", "always_open", is_flag=True, help="Serve without authentication, even if there are tokens.")
 def command(
     data: str | None,

@@ -28,7 +28,7 @@ MAX_WAYS = 12
 @click.option(
     "--sample", metavar="ID", help="Show the batches with this sample, from data loading to update and checkpoint."
 )
-@click.option("--attempt", metavar="K", help="The attempt, if several did the step. Default: the last.")
+@click.option("--attempt", metavar="K", help="The attempt, if several ran the step. Default: the last.")
 @read_options(default_last=None, formats=("table", "json", "perfetto", "otlp"))
 @click.option(
     "--file",
@@ -94,7 +94,7 @@ def _not_traced(answer: dict[str, Any]) -> str:
         of = " and ".join(map(str, answer["attempts"]))
         return f"Step {step:,} of {run} was traced in attempt {of}, not in attempt {answer['attempt']}.{others}"
     if answer["done"]:
-        return f"Step {step:,} of {run} was done but not traced: only some steps and slow steps are.{others}"
+        return f"Step {step:,} of {run} ran but was not traced: only some steps and slow steps are.{others}"
     return f"Step {step:,} of {run} was not recorded.{others}"
 
 
