@@ -176,7 +176,7 @@ step:3/3 val_loss:3.2700 train_time:60000ms step_avg:nanms
 """
 
 
-# -- what a page says is there ----------------------------------------------------------------------------------------
+# -- blocks on pages --------------------------------------------------------------------------------------------------
 
 
 def test_every_code_block_names_its_language():
@@ -452,7 +452,7 @@ def test_walkthrough_runs_to_its_end(page, here, tmp_path):
         assert printed[text].count(words) == 1
 
 
-# -- the SDK by hand --------------------------------------------------------------------------------------------------
+# -- explicit use of the SDK -----------------------------------------------------------------------------------------
 
 # What programs on pages leave out.
 LEFT_OUT = {"docs/training.md": {"loss": 2.0, "n": 512, "r": 0.5}}

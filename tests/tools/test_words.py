@@ -226,7 +226,7 @@ def test_exception_applies_only_to_its_path(tmp_path: Path, monkeypatch: pytest.
         words.all_uses()
 
 
-def test_the_command_counts_per_folder_and_exits_with_1():
+def test_command_counts_per_folder_and_exits_with_1():
     command = [sys.executable, words.__file__, "--summary", "--path", "tools/words.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1].endswith("files")

@@ -110,7 +110,7 @@ def without_money(value):
     return value
 
 
-# -- the contract -----------------------------------------------------------------------------------------------------
+# -- documented keys --------------------------------------------------------------------------------------------------
 
 
 def test_why_json_has_the_documented_keys(ask, recorded):
@@ -193,7 +193,7 @@ def test_nonfinite_loss_is_null(ask, recorded):
     assert len(points) == 2_934
 
 
-def test_the_cost_of_a_metric_never_falls(ask, recorded):
+def test_cost_of_a_metric_never_decreases(ask, recorded):
     points = ask(recorded, "show", "recording-a")["metrics"]["loss"]
     for column in (1, 3, 4):
         values = [point[column] for point in points]
@@ -265,7 +265,7 @@ def test_cost_by_cause_equals_the_time_of_findings(ask, recorded):
     assert rows == claimed
 
 
-# -- who pays ---------------------------------------------------------------------------------------------------------
+# -- allocation to teams ----------------------------------------------------------------------------------------------
 
 
 def test_unallocated_time_belongs_to_the_platform(ask, autumn):
@@ -295,7 +295,7 @@ def test_money_is_null_without_any_price(ask, unpriced):
     assert ask(unpriced, "why")["prices_assumed"] is False
 
 
-# -- a price of one's own ---------------------------------------------------------------------------------------------
+# -- a price for all GPUs --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_run_reaps_orphans_as_the_first_process_of_a_container(variables, tmp_pa
     assert (result.returncode, result.stdout) == (0, "1 []\n")
 
 
-# -- what the command sees --------------------------------------------------------------------------------------------
+# -- environment of the command ---------------------------------------------------------------------------------------
 
 
 def test_run_sets_the_variables_of_the_sdk(variables, tmp_path):
@@ -287,7 +287,7 @@ def test_python_without_pyrometer_is_instrumented(variables, tmp_path, boot, say
     assert (result.returncode, result.stdout, result.stderr) == (0, f"{says}[]\n", "")
 
 
-# -- what it brings home ----------------------------------------------------------------------------------------------
+# -- telemetry --------------------------------------------------------------------------------------------------------
 
 TRAIN = (
     RANK

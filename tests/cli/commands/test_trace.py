@@ -29,7 +29,7 @@ def wide(tmp_path_factory):
         return where
 
 
-# -- the contract -----------------------------------------------------------------------------------------------------
+# -- documented keys --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("about", [(), ("--step", "70"), ("--step", "75"), ("--sample", "137")])
@@ -58,7 +58,7 @@ def test_show_has_the_throughput_of_a_run(cached_pyrometer, trained_folder):
     assert {name: answer[name] for name in row} == row
 
 
-# -- what a person reads ----------------------------------------------------------------------------------------------
+# -- text -------------------------------------------------------------------------------------------------------------
 
 
 def test_trace_explains_a_step(cached_pyrometer, trained_folder):
@@ -139,7 +139,7 @@ def test_trace_file_equals_stdout(pyrometer, cached_pyrometer, trained_folder, t
     assert printed[key] or about == ("--sample", "137")
 
 
-# -- what makes no sense ----------------------------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
