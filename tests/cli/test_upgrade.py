@@ -74,7 +74,7 @@ def test_newest_schema_has_a_stored_folder():
     now = {name: {column.name: column.type for column in schema.columns} for name, schema in sorted(SCHEMAS.items())}
     newest = expected_answers(NAMES[-1])
     assert (newest["kinds"], newest["schema_version"]) == (now, SCHEMA_VERSION), (
-        "The stored schema changed. Keep a folder of it with "
+        "The stored schema changed. Keep a folder with the new schema: "
         f"`python tools/old_folder.py tests/data/folders/{len(NAMES) + 1:02d}-what-changed`, and describe the "
         "change in its README."
     )

@@ -105,7 +105,8 @@ def _print_answer(answer: dict[str, Any], entries: Sequence[Entry]) -> None:
     headings = ["GPU model", "pool", "cluster", "purchase", "instance type", "price from", "GPUs", "per GPU-hour"]
     print_table(headings, rows, figures=2, spare=("cluster", "purchase", "instance type"))
     for number, arithmetic in {(row["entry"], row["arithmetic"]): None for row in answer["rows"] if row["arithmetic"]}:
-        click.echo(f"{'Data' if number is None else f'Entry {number}'}: {arithmetic}.")
+        label = "Data" if number is None else f"Entry {number}"
+        click.echo(f"{label}: {arithmetic}.")
     if answer["unused_entries"]:
         numbers = ", ".join(map(str, answer["unused_entries"]))
         click.echo(f"Entries of the book that apply to no GPU here now: {numbers} (of {len(entries)}).")
