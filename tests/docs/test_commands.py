@@ -143,8 +143,8 @@ YAML = {
     "docs/prometheus.md: # prometheus.yml": "Prometheus",
     "docs/prometheus.md: spec:": "the Prometheus operator",
     "docs/opentelemetry.md: receivers:": "OpenTelemetry's Collector",
-    "docs/telling.md: route:": "Alertmanager",
-    "docs/telling.md: resources: [../../base]": "kustomize",
+    "docs/notifications.md: route:": "Alertmanager",
+    "docs/notifications.md: resources: [../../base]": "kustomize",
 }
 
 TRAIN = """
