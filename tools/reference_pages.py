@@ -245,7 +245,7 @@ def metrics() -> str:
         "Metrics",
         "src/pyrometer/export/ and src/pyrometer/serve/tasks/vitals.py",
         "`GET /metrics` of a server requires a token with the role `viewer` ([how to scrape it](../grafana.md)). `GET /metrics` of the [agent](../gpu-agent.md) requires no token. "
-        "[Grafana](../grafana.md#what-is-exposed) explains how to add these up.",
+        "[Grafana](../grafana.md#metrics) explains how to add these up.",
         "## The ledger",
         table(heads, ledger),
         "## Training runs",
