@@ -28,8 +28,17 @@ from pyrometer.account.checks.check_list import problems  # noqa: E402
 from pyrometer.store import Store  # noqa: E402
 from tests.faults.test_killed import COMMANDS, folders_to_harm  # noqa: E402
 from tests.support.crashing_process import Faults  # noqa: E402
-from tests.support.fault_harness import Counts, Sender, Served, compare, deliveries, look, prepared, undisturbed  # noqa: E402
-from tests.support.kills import NOBODY, Killed, Scene, every_step  # noqa: E402
+from tests.support.fault_harness import (  # noqa: E402
+    Counts,
+    Sender,
+    ServerProcess,
+    compare,
+    deliveries,
+    prepare_folder,
+    read_folder,
+    run_without_faults,
+)
+from tests.support.kills import NO_KILLS, KillResult, KillScenario, kill_at_every_step  # noqa: E402
 
 Row = tuple[str, Counts, Counter[str]]
 

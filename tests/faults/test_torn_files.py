@@ -82,7 +82,7 @@ def test_check_finds_every_damaged_part(folder, sealed, harm, kind):
     mended = run_command("check", folder, "--repair")
     assert (mended.process.exitcode, mended.log) == (0, "")
     assert mended.out.endswith(": no problems found.\n")
-    again = look(folder)
+    again = read_folder(folder)
     assert again.wrong == []
     if kind in DERIVED:
         assert (again.rows, again.ledger) == (sealed[1].rows, sealed[1].ledger)

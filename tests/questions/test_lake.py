@@ -10,7 +10,7 @@ from pyrometer.questions.registry import NotFoundError
 from pyrometer.store import Store
 from pyrometer.store.engines import Local
 from pyrometer.store.lake import LakeStorage
-from tests.support.hand_lakes import copied, facts, fill, settings_of
+from tests.support.hand_lakes import copy_to_lake, facts, fill_store, settings_of
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +20,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     storage = LakeStorage(str(folder / "lake"))
     for number, name in enumerate(("east", "west")):
         with Store(folder / name, create=True) as store:
-            fill(store, facts(number, name))
-            copied(store, storage, name)
+            fill_store(store, facts(number, name))
+            copy_to_lake(store, storage, name)
     return Lake(storage, (), str(folder / "cache"), 64, settings_of)
 
 

@@ -11,12 +11,12 @@ from pyrometer.account.query.time_range import TimeRange
 from pyrometer.answers.runs.lifecycle import trace_run
 from pyrometer.render.lifecycle_text import MAX_ATTEMPTS, run_lines
 from pyrometer.render.why_text import plain
-from tests.support.traced_run import RUN, Trained
+from tests.support.traced_run import RUN, TrainingRecords
 
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory):
-    with Trained().store(tmp_path_factory.mktemp("trained") / "data") as store:
+    with TrainingRecords().store(tmp_path_factory.mktemp("trained") / "data") as store:
         return trace_run(store, RUN, TimeRange(0, 2**62), zone=UTC)
 
 

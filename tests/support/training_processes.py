@@ -57,7 +57,7 @@ def install_hooks() -> Hooks:
 
 
 @contextmanager
-def watching(folder: Path, **settings: Any) -> Iterator[Watched]:
+def watch_rank(folder: Path, **settings: Any) -> Iterator[WatchedRank]:
     """The SDK in this process, with a spool of its own. PyTorch is hooked once, as in a real process."""
     import torch
     import torch._dynamo.callback
@@ -77,7 +77,7 @@ def watching(folder: Path, **settings: Any) -> Iterator[Watched]:
         hooks.detach()
 
 
-def parts(spool: Path) -> list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]]:
+def spool_parts(spool: Path) -> list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]]:
     """The parts that ranks have put into a spool, in order: the identity of the rank, and its messages."""
     return [marshal.loads(path.read_bytes()) for path in sorted((spool / "out").glob("*.part"))]
 
@@ -173,7 +173,7 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
     return plain
 
 
-def answer(data: Path, *words: str, **variables: str) -> Any:
+def command_answer(data: Path, *words: str, **variables: str) -> Any:
     """What a command answers about a data folder."""
     command = [sys.executable, "-m", "pyrometer", *words, "--data", str(data), "-o", "json"]
     result = subprocess.run(command, env=environment(None, **variables), capture_output=True, text=True, check=False)

@@ -98,7 +98,7 @@ def owner(kind: str, uid: str, group: str = "batch", **more: Any) -> objects.Own
     return msgspec.convert({"apiVersion": f"{group}/v1", "kind": kind, "metadata": meta, **more}, objects.OwnerObject)
 
 
-def queued_job(*conditions: tuple[str, str, int]) -> objects.Queued:
+def queued_job(*conditions: tuple[str, str, int]) -> objects.QueuedWorkload:
     """A job in a queue of Kueue; each condition is its type, status and time."""
     spec = {"containers": [{"name": "m", "resources": {"requests": {"nvidia.com/gpu": "8"}}}]}
     thing = {
@@ -111,7 +111,7 @@ def queued_job(*conditions: tuple[str, str, int]) -> objects.Queued:
             ]
         },
     }
-    return msgspec.convert(thing, objects.Queued)
+    return msgspec.convert(thing, objects.QueuedWorkload)
 
 
 def resource_claim(*devices: str) -> objects.ResourceClaim:
@@ -127,5 +127,5 @@ def resource_claim(*devices: str) -> objects.ResourceClaim:
 def claiming_pod() -> objects.PodObject:
     """The pod p0, whose GPUs are those of the claim."""
     thing = pod(gpus=0)
-    thing.spec.resource_claims = [objects.ClaimOfPod("gpus", resource_claim_name="c")]
+    thing.spec.resource_claims = [objects.PodClaim("gpus", resource_claim_name="c")]
     return thing

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training_processes import SentRecord, answer, running, sent_records, torchrun
+from tests.support.training_processes import SentRecord, command_answer, sent_records, start_run, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "stuck.py"

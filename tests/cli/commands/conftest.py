@@ -10,14 +10,14 @@ import pytest
 from pyrometer.model.records import Price
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store
-from tests.support.hand_ledgers import held, machine, ms_of
-from tests.support.traced_run import Trained
+from tests.support.hand_ledgers import job_records, ms_of, node_records
+from tests.support.traced_run import TrainingRecords
 
 
 @pytest.fixture(scope="session")
-def trained() -> Trained:
+def trained() -> TrainingRecords:
     """A traced training run with a bad sample."""
-    return Trained()
+    return TrainingRecords()
 
 
 @pytest.fixture(scope="session")
@@ -38,10 +38,10 @@ def two_months(tmp_path: Path) -> Path:
         store.append(
             [
                 Price(october_ms, 2_000_000, 0),
-                *machine(october_ms, october_ms + 2 * MS_PER_HOUR),
-                *machine(november_ms, november_ms + MS_PER_HOUR),
-                *held("nlp", "one", october_ms, october_ms + MS_PER_HOUR),
-                *held("vision", "two", november_ms, november_ms + MS_PER_HOUR),
+                *node_records(october_ms, october_ms + 2 * MS_PER_HOUR),
+                *node_records(november_ms, november_ms + MS_PER_HOUR),
+                *job_records("nlp", "one", october_ms, october_ms + MS_PER_HOUR),
+                *job_records("vision", "two", november_ms, november_ms + MS_PER_HOUR),
             ]
         )
     return tmp_path / "data"

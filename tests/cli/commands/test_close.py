@@ -19,7 +19,7 @@ from pyrometer.questions.tokens import Tokens
 from pyrometer.serve.core import Core
 from pyrometer.serve.main import build_services
 from pyrometer.store import Store
-from tests.support.hand_ledgers import held, ms_of
+from tests.support.hand_ledgers import job_records, ms_of
 from tests.support.server_process import serving
 
 OCTOBER_MS = ms_of(date(2026, 10, 31)) + 20 * MS_PER_HOUR

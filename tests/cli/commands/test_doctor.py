@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pyrometer.cli.commands.doctor import Diagnosis, _json, _print
-from pyrometer.collect.kubernetes.doctor import Checked
+from pyrometer.collect.kubernetes.doctor import ResourceCheck
 from pyrometer.collect.prometheus.doctor import SeriesCount
 
 
-def checked(plural: str, verb: str, state: str, group: str = "") -> Checked:
-    return Checked(plural, group, plural, verb, state, "", f"{plural} are unknown")
+def checked(plural: str, verb: str, state: str, group: str = "") -> ResourceCheck:
+    return ResourceCheck(plural, group, plural, verb, state, "", f"{plural} are unknown")
 
 
-def diagnosis(*checks: Checked) -> Diagnosis:
+def diagnosis(*checks: ResourceCheck) -> Diagnosis:
     return Diagnosis("https://cluster", [*checks], 3, 1, None, [], [], [])
 
 

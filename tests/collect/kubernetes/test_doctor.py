@@ -6,10 +6,10 @@ import asyncio
 
 from pyrometer.collect.kubernetes.api import DeniedError
 from pyrometer.collect.kubernetes.doctor import examine
-from tests.support.recorded_api import Recorded, pod
+from tests.support.recorded_api import RecordedApi, pod
 
 
-class Denying(Recorded):
+class Denying(RecordedApi):
     """An API server that denies namespaces and ends watches at once."""
 
     async def get(self, path, params=None, accept="application/json"):

@@ -7,11 +7,11 @@ import asyncio
 from pyrometer.collect.kubernetes.discovery import Discovery
 from pyrometer.collect.kubernetes.objects import Meta, ObservedObject, OwnerObject, Reference
 from pyrometer.collect.kubernetes.owner_chains import MAX_OWNERS, OwnerChains, referenced_owner
-from tests.support.recorded_api import Recorded
+from tests.support.recorded_api import RecordedApi
 
 
 def new_chains():
-    api = Recorded({})
+    api = RecordedApi({})
 
     async def follow(group, kind):
         return None

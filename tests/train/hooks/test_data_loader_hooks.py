@@ -7,13 +7,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="make setup installs torch")
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from tests.support.training_processes import watching  # noqa: E402
+from tests.support.training_processes import watch_rank  # noqa: E402
 
 
 def test_batches_have_the_rows_that_the_sampler_returned(tmp_path):
     data = TensorDataset(torch.ones(12, 4))
     model = torch.nn.Linear(4, 1)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for (x,) in DataLoader(data, batch_size=4):
             model(x).sum().backward()
@@ -28,7 +28,7 @@ def test_batches_have_the_rows_that_the_sampler_returned(tmp_path):
 
 def test_loader_works_without_a_rank(tmp_path):
     data = TensorDataset(torch.arange(4.0))
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         watched.close()
         assert [x.tolist() for (x,) in DataLoader(data, batch_size=2)] == [[0.0, 1.0], [2.0, 3.0]]
 
@@ -41,7 +41,7 @@ def test_failing_data_set_raises_the_error_of_the_program(tmp_path):
         def __getitem__(self, index: int) -> int:
             raise KeyError("row 0")
 
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
         with pytest.raises(KeyError, match="row 0"):
             next(iter(DataLoader(Broken())))

@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 
 from pyrometer.train.hooks.optimizer_hooks import SETTLED_STEPS  # noqa: E402
 from pyrometer.train.steps.ring import FLAGS, SKIPPED  # noqa: E402
-from tests.support.training_processes import watching  # noqa: E402
+from tests.support.training_processes import watch_rank  # noqa: E402
 
 
 def test_every_optimizer_step_is_a_step_of_the_rank(tmp_path):
     model = torch.nn.Linear(4, 1)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         assert watched.rank.recorder.expected == {id(optimizer)}
         for _ in range(SETTLED_STEPS + 1):
@@ -27,7 +27,7 @@ def test_every_optimizer_step_is_a_step_of_the_rank(tmp_path):
 
 def test_step_that_the_scaler_skips_is_flagged(tmp_path):
     model = torch.nn.Linear(4, 1)
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         scaler = torch.amp.GradScaler("cpu")
         for factor in (1.0, float("inf")):
@@ -42,7 +42,7 @@ def test_step_that_the_scaler_skips_is_flagged(tmp_path):
 
 def test_ignored_steps_do_not_count(tmp_path):
     parameter = torch.nn.Parameter(torch.zeros(1))
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         optimizer = torch.optim.SGD([parameter], lr=0.1)
         parameter.grad = torch.zeros(1)
         watched.hooks.optimizers._ignore_steps(optimizer.step)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="make setup installs torch")
 
 from pyrometer.train.steps import ring  # noqa: E402
-from tests.support.training_processes import watching  # noqa: E402
+from tests.support.training_processes import watch_rank  # noqa: E402
 
 
 def train(steps: int = 4) -> None:
@@ -22,7 +22,7 @@ def train(steps: int = 4) -> None:
 
 
 def test_rank_reports_its_run_windows_and_outcome(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         train()
         messages = watched.close()
     (window,) = (fields for kind, fields in messages if kind == "window")
@@ -34,7 +34,7 @@ def test_rank_reports_its_run_windows_and_outcome(tmp_path):
 
 
 def test_closed_rank_ignores_a_second_close(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         assert watched.close()
         count = len(list((watched.spool / "out").iterdir()))
         watched.rank.close()
@@ -43,7 +43,7 @@ def test_closed_rank_ignores_a_second_close(tmp_path):
 
 
 def test_failed_rank_has_its_exception_and_outcome(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         train(2)
         watched.rank.failed(ValueError("bad row"))
         messages = watched.close()
@@ -52,7 +52,7 @@ def test_failed_rank_has_its_exception_and_outcome(tmp_path):
 
 
 def test_log_counts_samples_and_reports_the_other_values(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         watched.rank.log({"samples": 6, "val_loss": 0.5}, 3, {"val_loss": "min"})
         watched.rank.log({"samples": 4}, None, None)
         assert watched.rank.recorder.row[ring.SAMPLES] == 10
@@ -61,14 +61,14 @@ def test_log_counts_samples_and_reports_the_other_values(tmp_path):
 
 
 def test_framework_names_itself_and_its_first_step(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         watched.rank.framework_begins("lightning", 40)
         assert watched.rank.identity["framework"] == "lightning"
         assert watched.rank.steps.number(0) == 40
 
 
 def test_sdk_failure_is_an_event(tmp_path):
-    with watching(tmp_path) as watched:
+    with watch_rank(tmp_path) as watched:
         watched.hooks.disable(ZeroDivisionError("of the SDK"))
         assert watched.hooks.rank is None
         events = watched.messages("event")
@@ -76,7 +76,7 @@ def test_sdk_failure_is_an_event(tmp_path):
 
 
 def test_nonfinite_loss_is_an_event_of_its_step(tmp_path):
-    with watching(tmp_path, first_step=100) as watched:
+    with watch_rank(tmp_path, first_step=100) as watched:
         watched.rank.log({"loss": math.nan}, None, None)
         events = watched.messages("event")
     assert [(event["kind"], event["step"]) for event in events if "finite" in event["kind"]] == [
