@@ -102,17 +102,17 @@ def _found(tracked: TrackedFinding | None, finding: Answer, end_ms: int) -> Trac
     from_ms, to_ms = ms_of(finding["from"]), ms_of(finding["to"])
     over_ms = end_ms if finding["ended"] or end_ms - to_ms >= max_gap_ms(finding["cause"]) else None
     one = Finding(
-        end_ms,
-        finding["id"],
-        finding["cause"],
-        finding["owner_uid"],
-        from_ms,
-        to_ms,
-        end_ms,
-        over_ms,
-        finding["gpu_ms"],
-        finding["usd_micro"],
-        culprit_json(finding["culprit"]),
+        time_ms=end_ms,
+        finding_id=finding["id"],
+        cause=finding["cause"],
+        owner_uid=finding["owner_uid"],
+        from_ms=from_ms,
+        to_ms=to_ms,
+        seen_ms=end_ms,
+        over_ms=over_ms,
+        gpu_ms=finding["gpu_ms"],
+        usd_micro=finding["usd_micro"],
+        culprit_json=culprit_json(finding["culprit"]),
     )
     if tracked is None:
         return TrackedFinding(one, to_ms, 0, finding)

@@ -84,13 +84,13 @@ def of_finding(kind: str, facts: Facts, context: MessageContext, before_usd_micr
     over = kind in ("over", "found")
     to_ms = facts["to_ms"] if over else None
     return Message(
-        kind,
-        f"{summary}: {facts['title']}",
-        (_when(facts, context.zone, over=over), *_who(facts)),
-        () if kind == "over" else tuple(facts["evidence"]),
-        "" if kind == "over" and facts["cause"] in ENDED_BY_THEMSELVES else facts["suggestion"],
-        context.link(facts["from_ms"], to_ms, facts["id"]),
-        _fields(facts, context.zone, over=over),
+        kind=kind,
+        head=f"{summary}: {facts['title']}",
+        lines=(_when(facts, context.zone, over=over), *_who(facts)),
+        points=() if kind == "over" else tuple(facts["evidence"]),
+        ending="" if kind == "over" and facts["cause"] in ENDED_BY_THEMSELVES else facts["suggestion"],
+        link=context.link(facts["from_ms"], to_ms, facts["id"]),
+        fields=_fields(facts, context.zone, over=over),
     )
 
 
@@ -105,13 +105,13 @@ def of_several(facts: Sequence[tuple[str, Facts]], context: MessageContext) -> M
     ]
     left = len(facts) - len(points)
     return Message(
-        "several",
-        f"{len(facts)} more findings, {_spent(total)} together",
-        (),
-        tuple(points),
-        f"And {left} more." if left else "",
-        context.link(min(one["from_ms"] for one in rows)),
-        {"findings": [_fields(one, context.zone, over=kind in ("over", "found")) for kind, one in facts]},
+        kind="several",
+        head=f"{len(facts)} more findings, {_spent(total)} together",
+        lines=(),
+        points=tuple(points),
+        ending=f"And {left} more." if left else "",
+        link=context.link(min(one["from_ms"] for one in rows)),
+        fields={"findings": [_fields(one, context.zone, over=kind in ("over", "found")) for kind, one in facts]},
     )
 
 
@@ -137,7 +137,13 @@ def of_night(answer: Facts, context: MessageContext, called: str = "Last night")
     lines = [when] if findings else [when, "No findings above the notification limit."]
     lines += ["Costs use public list prices."] if answer["prices_assumed"] else []
     return Message(
-        "report", f"{called}: {spent}", tuple(lines), points, ending, context.link(from_ms, to_ms - 60_000), fields
+        kind="report",
+        head=f"{called}: {spent}",
+        lines=tuple(lines),
+        points=points,
+        ending=ending,
+        link=context.link(from_ms, to_ms - 60_000),
+        fields=fields,
     )
 
 

@@ -132,7 +132,17 @@ def _raised(evidence: Evidence, owners: list[str]) -> Iterator[_Stall]:
         compared = f"{round(100 * usual_of_step)}% at other times"
         seen_before = from_ms - usual_from_ms >= MIN_DURATION_MS  # otherwise only later time shows what is usual
         detectable_ms = from_ms + MIN_DURATION_MS if seen_before else None
-        yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9, detectable_ms, before=True)
+        yield _Stall(
+            owner_uid=owner,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            permille=_excess(share, usual),
+            of_step=of_step,
+            compared=compared,
+            confidence=0.9,
+            detectable_ms=detectable_ms,
+            before=True,
+        )
 
 
 def _slower(evidence: Evidence, stalls: list[_Stall]) -> list[_Stall]:
@@ -227,7 +237,16 @@ def _always_high(runs: list[_Run]) -> Iterator[_Stall]:
         of_step = median(other.of_step for other in others)
         compared = f"{round(100 * of_step)}% in {len(others)} other runs of {run.ranks} ranks"
         excess, detectable_ms = _excess(run.share, usual), run.from_ms + MIN_DURATION_MS
-        yield _Stall(run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, 0.75, detectable_ms)
+        yield _Stall(
+            owner_uid=run.owner_uid,
+            from_ms=run.from_ms,
+            to_ms=run.to_ms,
+            permille=excess,
+            of_step=run.of_step,
+            compared=compared,
+            confidence=0.75,
+            detectable_ms=detectable_ms,
+        )
 
 
 def _excess(share: float, usual: float) -> int:

@@ -188,7 +188,7 @@ def _reports(evidence: Evidence, episode: Episode) -> tuple[list[RankPlacement],
         rank for rank in evidence.ranks(episode.pods, episode.from_ms, episode.to_ms) if (rank.run, rank.attempt) == of
     ]
     reports = [
-        _Report(rank, step, at_ms, phase, stack or "", stands)
+        _Report(rank=rank, step=step, at_ms=at_ms, phase=phase, stack=stack or "", stands=stands)
         for run, attempt, rank, step, at_ms, phase, stack, stands in rows
         if (run, attempt) == of
     ]

@@ -154,7 +154,15 @@ def _slower_than_before(
         before = sum(save.to_ms <= episode[0].from_ms for save in saves)
         detectable_ms = _detectable_ms(episode, usual_ms, one_slow_ms) if before >= ENOUGH_USUAL else None
         yield _SlowSaves(
-            owner, run, episode, permille, usual_ms, share, f"usually {duration(usual_ms)}", 0.9, detectable_ms
+            owner_uid=owner,
+            run=run,
+            saves=episode,
+            permille=permille,
+            usual_ms=usual_ms,
+            share=share,
+            compared=f"usually {duration(usual_ms)}",
+            confidence=0.9,
+            detectable_ms=detectable_ms,
         )
 
 
@@ -215,7 +223,17 @@ def _slower_than_others(
         return
     usual = max(usual, LOW_SHARE / 2)
     permille = round(1000 * (1 - (usual / (1 - usual)) / (share / (1 - share)))) if share < 1 else 1000
-    yield _SlowSaves(owner, run, saves, permille, None, share, compared, confidence, saves[ENOUGH_SAVES - 1].to_ms)
+    yield _SlowSaves(
+        owner_uid=owner,
+        run=run,
+        saves=saves,
+        permille=permille,
+        usual_ms=None,
+        share=share,
+        compared=compared,
+        confidence=confidence,
+        detectable_ms=saves[ENOUGH_SAVES - 1].to_ms,
+    )
 
 
 def _proposal(evidence: Evidence, slow: _SlowSaves, others: int) -> Proposal:

@@ -231,7 +231,16 @@ def _held(
         from_ms = max(min((row[1] for row in own), default=0), evidence.window.from_ms)
         to_ms = min(max((row[2] for row in own), default=0), evidence.window.to_ms)
         if from_ms < to_ms:
-            silent.append(_SilentGpus(node, source, from_ms, to_ms, gap, {row[0]: frozenset(row[3]) for row in own}))
+            silent.append(
+                _SilentGpus(
+                    node_uid=node,
+                    source=source,
+                    from_ms=from_ms,
+                    to_ms=to_ms,
+                    gap=gap,
+                    pods={row[0]: frozenset(row[3]) for row in own},
+                )
+            )
     return silent
 
 

@@ -49,7 +49,9 @@ def summarize_run(shown: Answer, findings: Iterable[Answer], *, at_ms: int, publ
     cost = {GPU_HOURS: shown["gpu_ms"] / MS_PER_HOUR, USD: _usd(shown["usd_micro"])} if shown["ended"] else {}
     totals = {name: value for name, value in cost.items() if value is not None}
     tags = _tags(shown, list(findings), public_url)
-    return RunSummary(tags, _metrics(shown), totals, curve, at_ms, _last_step(shown))
+    return RunSummary(
+        tags=tags, metrics=_metrics(shown), totals=totals, cost_curve=curve, at_ms=at_ms, step=_last_step(shown)
+    )
 
 
 def _tags(shown: Answer, findings: list[Answer], public_url: str) -> dict[str, str]:

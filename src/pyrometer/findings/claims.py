@@ -135,7 +135,14 @@ def _finding(evidence: Evidence, proposal: Proposal, whole: Sum, claimed: Sequen
         proposal.detectable_ms,
         lambda so_far: _is_reportable(so_far, evidence, at_once=at_once),
     )
-    return ClaimedFinding("", proposal, whole.gpu_ms, whole.ms_price, whole.unpriced_gpu_ms, if_caught)
+    return ClaimedFinding(
+        id="",
+        proposal=proposal,
+        gpu_ms=whole.gpu_ms,
+        ms_price=whole.ms_price,
+        unpriced_gpu_ms=whole.unpriced_gpu_ms,
+        caught=if_caught,
+    )
 
 
 def _part_ms(evidence: Evidence) -> int:

@@ -63,7 +63,15 @@ def first_failures(store: StoreReader, window: TimeRange, run: str | None = None
     """The first failure of each attempt that failed in a time range, newest first. Requires `the_run` and `event`."""
     rows = store.connection.execute(_FIRST, [*window, run]).fetchall()
     return [
-        Failure(name, attempt, rank, ranks, at_ms, error_line(reason, message), attempt == last)
+        Failure(
+            run=name,
+            attempt=attempt,
+            rank=rank,
+            ranks=ranks,
+            at_ms=at_ms,
+            error=error_line(reason, message),
+            is_last=attempt == last,
+        )
         for name, attempt, rank, at_ms, reason, message, ranks, last in rows
         if at_ms >= window.from_ms
     ]

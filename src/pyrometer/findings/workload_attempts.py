@@ -142,18 +142,18 @@ def _of_owner(
         ended = [p.ended_ms or seen[p.pod_uid].to_ms for p in parts]
         found.append(
             WorkloadAttempt(
-                owner,
-                number,
-                run,
-                min(began),
-                max([e for e in ended if e], default=0) if all(ended) else None,
-                tuple(sorted({p.pod_uid for p in parts})),
-                any(p.failed for p in parts) or any(pod.failed for pod in last),
-                tuple(sorted({pod.reason for pod in last if pod.reason})),
-                max((p.first_step_ms for p in parts if p.first_step_ms), default=None),
-                min((p.resumed_step for p in parts if p.resumed_step is not None), default=None),
-                parts[0].lost_from_ms,
-                parts[0].lost_to_ms,
+                owner_uid=owner,
+                number=number,
+                run=run,
+                from_ms=min(began),
+                to_ms=max([e for e in ended if e], default=0) if all(ended) else None,
+                pods=tuple(sorted({p.pod_uid for p in parts})),
+                failed=any(p.failed for p in parts) or any(pod.failed for pod in last),
+                reasons=tuple(sorted({pod.reason for pod in last if pod.reason})),
+                first_step_ms=max((p.first_step_ms for p in parts if p.first_step_ms), default=None),
+                resumed_step=min((p.resumed_step for p in parts if p.resumed_step is not None), default=None),
+                lost_from_ms=parts[0].lost_from_ms,
+                lost_to_ms=parts[0].lost_to_ms,
                 parts=frozenset(pod.part for p in parts if (pod := seen[p.pod_uid]).part),
             )
         )
@@ -185,7 +185,15 @@ def _by_pods(owner: str, pods: Sequence[_Pod]) -> list[WorkloadAttempt]:
             restarts = pod.restarts
             found.append(
                 WorkloadAttempt(
-                    owner, pod.attempt, None, pod.from_ms, pod.to_ms, (pod.pod_uid,), pod.failed, reasons, parts=parts
+                    owner_uid=owner,
+                    number=pod.attempt,
+                    run=None,
+                    from_ms=pod.from_ms,
+                    to_ms=pod.to_ms,
+                    pods=(pod.pod_uid,),
+                    failed=pod.failed,
+                    reasons=reasons,
+                    parts=parts,
                 )
             )
         else:

@@ -117,7 +117,16 @@ def record(
         hints = get_type_hints(cls, include_extras=True)
         columns = tuple(column_of(name, hints[name]) for name in cls._fields)  # type: ignore[attr-defined]
         name = "".join("_" + c.lower() if c.isupper() else c for c in cls.__name__).lstrip("_")
-        schema = Schema(name, cls, columns, key, sort or key, partition_ms, delta_coded, derived)
+        schema = Schema(
+            name=name,
+            record=cls,
+            columns=columns,
+            key=key,
+            sort=sort or key,
+            partition_ms=partition_ms,
+            delta_coded=delta_coded,
+            derived=derived,
+        )
         SCHEMAS[name] = _SCHEMA_OF[cls] = schema
         return cls
 

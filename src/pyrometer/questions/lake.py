@@ -60,12 +60,12 @@ def answer_of_lake(
 def _summed(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Sequence[Settings]) -> Answer:
     common = common_parameters(what, parameters, settings[0])
     lake_question = LakeQuestion(
-        common.window(fleet.covered),
-        tuple(groupings_of(parameters)),
-        common.zone,
-        common.price_usd_micro,
-        common.team,
-        common.experiment,
+        time_range=common.window(fleet.covered),
+        by=tuple(groupings_of(parameters)),
+        zone=common.zone,
+        price_usd_micro=common.price_usd_micro,
+        team=common.team,
+        experiment=common.experiment,
     )
     try:
         if what == "charges":

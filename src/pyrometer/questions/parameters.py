@@ -78,7 +78,13 @@ def common_parameters(what: str, parameters: Mapping[str, str], settings: Settin
     team, experiment = (None if name in OWN_PARAMETERS.get(what, ()) else _name(parameters, name) for name in SCOPE)
     workload = _name(parameters, "workload")
     return CommonParameters(
-        window, zone, price_usd_micro, team, experiment, _share(parameters, experiment or workload), workload
+        window=window,
+        zone=zone,
+        price_usd_micro=price_usd_micro,
+        team=team,
+        experiment=experiment,
+        share=_share(parameters, experiment or workload),
+        workload=workload,
     )
 
 

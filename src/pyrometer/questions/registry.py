@@ -98,7 +98,15 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
 
     def ask(store: StoreReader, covered: LedgerCoverage) -> Answer:
         window, zone, price_usd_micro, team, experiment, share, workload = common
-        scope = _Scope(window(covered), zone, settings, price_usd_micro, team, experiment, workload)
+        scope = _Scope(
+            window=window(covered),
+            zone=zone,
+            settings=settings,
+            price_usd_micro=price_usd_micro,
+            team=team,
+            experiment=experiment,
+            workload=workload,
+        )
         scope = scope._replace(pot=_pot(store, scope, what, parameters, share))
         try:
             with only(store, team, experiment, workload):

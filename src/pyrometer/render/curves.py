@@ -30,8 +30,8 @@ class Glyphs(NamedTuple):
     is_braille: bool
 
 
-BRAILLE = Glyphs("┤", "│", "└", "┬", "─", "╌", "★", True)
-ASCII = Glyphs("+", "|", "+", "+", "-", "-", "*", False)
+BRAILLE = Glyphs(tick="┤", left="│", corner="└", mark="┬", bottom="─", line="╌", front="★", is_braille=True)
+ASCII = Glyphs(tick="+", left="|", corner="+", mark="+", bottom="-", line="-", front="*", is_braille=False)
 
 
 class Curve(NamedTuple):

@@ -159,7 +159,16 @@ def build_services(
     health = Health(sources, core.disk, scrub, lake_copy, summary_writers)
     vitals = Vitals(
         MeasuredParts(
-            accounting, health, core.disk, sources, remote_write, otlp, push, lake_copy, notifier, summary_writers
+            accounting=accounting,
+            health=health,
+            disk=core.disk,
+            sources=sources,
+            remote_write=remote_write,
+            otlp=otlp,
+            push=push,
+            lake_copy=lake_copy,
+            notifier=notifier,
+            summary_writers=summary_writers,
         )
     )
     collectors: tuple[MetricsCollector, ...] = (*metrics, vitals)

@@ -54,15 +54,15 @@ def _machines(night: Night) -> Iterator[Node | Slot]:
     for machine in night.machines:
         pool = machine.pool
         node = Node(
-            night.from_ms,
-            CLUSTER,
-            machine.uid,
-            machine.name,
-            pool.gpus,
-            pool.model.name,
-            pool.name,
-            pool.instance_type,
-            "reserved",
+            time_ms=night.from_ms,
+            cluster=CLUSTER,
+            node_uid=machine.uid,
+            name=machine.name,
+            gpu_count=pool.gpus,
+            gpu_model=pool.model.name,
+            pool=pool.name,
+            instance_type=pool.instance_type,
+            purchase="reserved",
         )
         yield node
         cordons = [o for o in night.outages if o.kind == "cordon" and o.machine == machine]
@@ -77,7 +77,15 @@ def _machines(night: Night) -> Iterator[Node | Slot]:
         if outage.kind == "device" and outage.gpu is not None:
             uuid = f"GPU-{outage.machine.name}-{outage.gpu}"
             model = outage.machine.pool.model.name
-            yield Slot(outage.from_ms, outage.machine.uid, outage.gpu, uuid, model, False, outage.reason)
+            yield Slot(
+                time_ms=outage.from_ms,
+                node_uid=outage.machine.uid,
+                slot_index=outage.gpu,
+                uuid=uuid,
+                gpu_model=model,
+                healthy=False,
+                reason=outage.reason,
+            )
             if outage.to_ms < night.to_ms:
                 yield Slot(outage.to_ms, outage.machine.uid, outage.gpu, uuid, model)
 
@@ -85,29 +93,38 @@ def _machines(night: Night) -> Iterator[Node | Slot]:
 def _workload(job: Job, seen_ms: int) -> Iterator[Workload | Owner]:
     chain = CHAINS[job.kind]
     yield Workload(
-        seen_ms,
-        CLUSTER,
-        job.uid,
-        job.kind,
-        job.namespace,
-        job.name,
-        chain[-1][1],
-        job.experiment,
-        "label",
-        job.team,
-        "queue",
-        job.user,
-        job.queue,
-        job.pods if job.gang and job.pods > 1 else None,
-        job.serves,
-        job.created_ms,
-        json.dumps({"experiment": job.experiment, "kueue.x-k8s.io/queue-name": job.queue}),
+        time_ms=seen_ms,
+        cluster=CLUSTER,
+        workload_uid=job.uid,
+        kind=job.kind,
+        namespace=job.namespace,
+        name=job.name,
+        api_group=chain[-1][1],
+        experiment=job.experiment,
+        experiment_rule="label",
+        team=job.team,
+        team_rule="queue",
+        user=job.user,
+        queue=job.queue,
+        gang_pods=job.pods if job.gang and job.pods > 1 else None,
+        serves=job.serves,
+        created_ms=job.created_ms,
+        labels_json=json.dumps({"experiment": job.experiment, "kueue.x-k8s.io/queue-name": job.queue}),
     )
     for place, (kind, group) in enumerate(chain):
         last = place == len(chain) - 1
         above = None if last else _owner_uid(job, place + 1)
         name = job.name if last else f"{job.name}-{kind.lower()}"
-        yield Owner(seen_ms, CLUSTER, _owner_uid(job, place), group, kind, job.namespace, name, above)
+        yield Owner(
+            time_ms=seen_ms,
+            cluster=CLUSTER,
+            object_uid=_owner_uid(job, place),
+            api_group=group,
+            kind=kind,
+            namespace=job.namespace,
+            name=name,
+            controller_uid=above,
+        )
 
 
 def _owner_uid(job: Job, place: int) -> str:
@@ -128,19 +145,19 @@ def _pods(night: Night, job: Job, attempt: JobAttempt) -> Iterator[Pod | Allocat
         started_ms, ended_ms = attempt.started_ms[number], attempt.ended_ms
         created_ms = attempt.created_ms or scheduled_ms - 1_000
         pending = Pod(
-            created_ms,
-            CLUSTER,
-            uid,
-            job.namespace,
-            job.pod_name(attempt, number),
-            "Pending",
-            job.uid,
-            attempt.number,
-            None,
-            None,
-            job.user,
-            job.queue,
-            created_ms,
+            time_ms=created_ms,
+            cluster=CLUSTER,
+            pod_uid=uid,
+            namespace=job.namespace,
+            name=job.pod_name(attempt, number),
+            phase="Pending",
+            workload_uid=job.uid,
+            attempt=attempt.number,
+            rank=None,
+            node_uid=None,
+            user=job.user,
+            queue=job.queue,
+            created_ms=created_ms,
             gpu_share=len(place.gpus) * SHARE_WHOLE,
             **job.part,
             pipeline_attempt=attempt.number if job.kind == "Workflow" else None,
@@ -154,7 +171,15 @@ def _pods(night: Night, job: Job, attempt: JobAttempt) -> Iterator[Pod | Allocat
             states.append(over._replace(phase=attempt.phase, reason=attempt.reason))
         yield from _seen(night, states)
         for gpu in place.gpus:
-            hold = Allocation(scheduled_ms, uid, place.machine.uid, gpu, scheduled_ms, None, SHARE_WHOLE)
+            hold = Allocation(
+                time_ms=scheduled_ms,
+                pod_uid=uid,
+                node_uid=place.machine.uid,
+                slot_index=gpu,
+                from_ms=scheduled_ms,
+                to_ms=None,
+                share=SHARE_WHOLE,
+            )
             yield from _seen(night, [hold] + [hold._replace(time_ms=ms, to_ms=ms) for ms in [ended_ms] if ms])
 
 
@@ -167,19 +192,19 @@ def _ranks(night: Night, job: Job, attempt: JobAttempt, resumed_step: int | None
             continue
         states = [
             Run(
-                started_ms,
-                job.uid,
-                attempt.number,
-                rank,
-                started_ms,
-                job.ranks,
-                f"{job.uid}-{attempt.number}",
-                CLUSTER,
-                job.experiment,
-                job.uid,
-                job.pod_uid(attempt, rank // job.gpus),
-                machine.uid,
-                gpu,
+                time_ms=started_ms,
+                run=job.uid,
+                attempt=attempt.number,
+                rank=rank,
+                started_ms=started_ms,
+                ranks=job.ranks,
+                launch=f"{job.uid}-{attempt.number}",
+                cluster=CLUSTER,
+                experiment=job.experiment,
+                workload_uid=job.uid,
+                pod_uid=job.pod_uid(attempt, rank // job.gpus),
+                node_uid=machine.uid,
+                slot_index=gpu,
                 framework="torch",
             )
         ]

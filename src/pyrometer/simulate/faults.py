@@ -273,7 +273,7 @@ def straggler(draft: Draft, job: Job | None = None, at_ms: int | None = None) ->
     size = draft.chance.choice((0.2, 0.3, 0.6))
     attempt = job.attempts[-1]
     to_ms = min(at_ms + length, attempt.activities[-1].to_ms)
-    attempt.effects.append(Effect("slow", at_ms, to_ms, size, (rank,), phase))
+    attempt.effects.append(Effect(kind="slow", from_ms=at_ms, to_ms=to_ms, size=size, ranks=(rank,), phase=phase))
     machine, gpu = job.device_of(attempt, rank)
     culprit: dict[str, object] = {"rank": rank, "node": machine.name, "gpu": gpu}
     draft.plant(

@@ -29,7 +29,9 @@ def add_pipeline(draft: Draft, suffix: str, name: str, at_ms: int, *, retried: b
     steps: list[PipelineStep] = []
 
     def step(what: str, from_ms: int, to_ms: int, state: str = "succeeded", attempt: int = 1) -> int:
-        running = PipelineStep(from_ms, run_id, what, attempt, "running", from_ms)
+        running = PipelineStep(
+            time_ms=from_ms, run_id=run_id, step=what, attempt=attempt, state="running", started_ms=from_ms
+        )
         steps.extend([running, running._replace(time_ms=to_ms, state=state, ended_ms=to_ms)])
         return to_ms + chance.randint(4_000, 15_000)
 
@@ -55,8 +57,28 @@ def add_pipeline(draft: Draft, suffix: str, name: str, at_ms: int, *, retried: b
         now_ms = step("evaluate", now_ms, until_ms, phase.lower(), number)
     skipped_ms = now_ms
     now_ms = step("register", now_ms, now_ms + chance.randint(30_000, 70_000))
-    steps.append(PipelineStep(skipped_ms, run_id, "deploy-canary", 1, "skipped", skipped_ms, skipped_ms))
-    run = PipelineRun(at_ms, CLUSTER, run_id, flow.uid, flow.namespace, name, PIPELINE, "running", started_ms=at_ms)
+    steps.append(
+        PipelineStep(
+            time_ms=skipped_ms,
+            run_id=run_id,
+            step="deploy-canary",
+            attempt=1,
+            state="skipped",
+            started_ms=skipped_ms,
+            ended_ms=skipped_ms,
+        )
+    )
+    run = PipelineRun(
+        time_ms=at_ms,
+        cluster=CLUSTER,
+        run_id=run_id,
+        workflow_uid=flow.uid,
+        namespace=flow.namespace,
+        name=name,
+        pipeline=PIPELINE,
+        state="running",
+        started_ms=at_ms,
+    )
     _record(draft, [run, run._replace(time_ms=now_ms, state="succeeded", ended_ms=now_ms), *steps])
 
 
@@ -72,16 +94,16 @@ def add_sweep(draft: Draft, at_ms: int) -> None:
         records += [started, ended]
         free_ms[gpu] = ended.time_ms + draft.chance.randint(10_000, 40_000)
     sweep = Sweep(
-        at_ms,
-        CLUSTER,
-        uid,
-        "team-speech",
-        SWEEP,
-        "running",
-        "validation-loss",
-        "min",
-        0.2,
-        "bayesianoptimization",
+        time_ms=at_ms,
+        cluster=CLUSTER,
+        sweep_uid=uid,
+        namespace="team-speech",
+        name=SWEEP,
+        state="running",
+        metric="validation-loss",
+        goal="min",
+        target=0.2,
+        algorithm="bayesianoptimization",
         started_ms=at_ms,
     )
     best = min((trial.value, trial.name) for trial in records if trial.value is not None)[1]
@@ -108,13 +130,13 @@ def _add_trial(draft: Draft, number: int, sweep_uid: str, place: PodPlacement, f
     phase, reason = ("Failed", "Error") if state == "failed" else ("Succeeded", None)
     ordinary_jobs.end(attempt, until_ms, phase, reason)
     started = Trial(
-        from_ms,
-        f"trial-{name}",
-        sweep_uid,
-        job.namespace,
-        name,
-        "running",
-        json.dumps({"lr": f"{rate:.3g}"}),
+        time_ms=from_ms,
+        trial_uid=f"trial-{name}",
+        sweep_uid=sweep_uid,
+        namespace=job.namespace,
+        name=name,
+        state="running",
+        parameters_json=json.dumps({"lr": f"{rate:.3g}"}),
         started_ms=from_ms,
     )
     ended = started._replace(time_ms=until_ms, state=state, ended_ms=until_ms)
@@ -154,7 +176,10 @@ def _trainer_status(job: Job, attempt: JobAttempt, length_ms: int, until_ms: int
             "remaining_seconds": float((length_ms - (at_ms - began_ms)) // 1000),
             "loss": round(1.4 + 1.9 * (1 + 40 * done) ** -0.6, 4),
         }
-        yield from (Metric(at_ms, job.uid, 1, 0, name, value) for name, value in values.items())
+        yield from (
+            Metric(time_ms=at_ms, run=job.uid, attempt=1, rank=0, name=name, value=value)
+            for name, value in values.items()
+        )
 
 
 def _job(

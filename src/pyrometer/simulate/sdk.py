@@ -266,7 +266,21 @@ class Sdk:
         self.records.append(Span(start, trace, parent, "step", at_us, *of_rank, after_us=0))
         first = (step * job.ranks + rank) * SAMPLES_PER_STEP
         samples = named_samples(range(first, first + SAMPLES_PER_STEP))
-        self.records.append(Batch(start, job.uid, attempt.number, rank, 0, 0, step, 0, step, job.experiment, **samples))
+        self.records.append(
+            Batch(
+                time_ms=start,
+                run=job.uid,
+                attempt=attempt.number,
+                rank=rank,
+                loader=0,
+                epoch=0,
+                send_index=step,
+                micro_batch=0,
+                step=step,
+                dataset=job.experiment,
+                **samples,
+            )
+        )
 
     def add_events(self, job: Job, attempt: JobAttempt, steps: Steps | None) -> None:
         """Adds the events of an attempt's pods and ranks in this hour."""

@@ -113,4 +113,13 @@ def _part_of(path: Path) -> Part | None:
     if not 0 <= at.timestamp() * 1000 < MAX_TIME_MS:
         return None
     from_ms = schema.partition_of(round(at.timestamp() * 1000))
-    return Part(schema.name, from_ms, from_ms + schema.partition_ms, path.as_posix(), 0, 0, None, "")
+    return Part(
+        kind=schema.name,
+        from_ms=from_ms,
+        to_ms=from_ms + schema.partition_ms,
+        path=path.as_posix(),
+        row_count=0,
+        bytes=0,
+        newest_ms=None,
+        columns="",
+    )

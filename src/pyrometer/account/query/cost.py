@@ -154,7 +154,9 @@ def cost(
     pot: Pot | None = None,
 ) -> dict[str, Any]:
     """The answer of `pyrometer cost`."""
-    about = CostQuestion(time_range, zone, price_usd_micro, basis, ledger, pot)
+    about = CostQuestion(
+        time_range=time_range, zone=zone, price_usd_micro=price_usd_micro, basis=basis, ledger=ledger, pot=pot
+    )
     frozen = basis.closed if basis.kind == "closed" else None
     energy = "" if frozen else energy_read(store, time_range, by, zone, ledger)
     answer = cost_answer(store, about, by, energy=energy)

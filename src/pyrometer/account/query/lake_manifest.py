@@ -55,7 +55,13 @@ def manifest_header(reading: StoreReader, settings: Settings, covered: LedgerCov
     ]
     source = reading.meta(SOURCE) or ""
     return ManifestHeader(
-        cluster_of(reading, settings), source, covered.from_ms, covered.end_ms, meta, kept_settings, beside
+        cluster=cluster_of(reading, settings),
+        source=source,
+        from_ms=covered.from_ms,
+        end_ms=covered.end_ms,
+        meta=meta,
+        settings=kept_settings,
+        beside=beside,
     )
 
 

@@ -247,7 +247,15 @@ def _points(store: StoreReader, run: str, name: str, goal: str) -> list[LossPoin
         [run, name],
     ).fetchall()
     return [
-        LossPoint(attempt, step, time_ms, value, worst_rank, source, None if last is None else (first, last))
+        LossPoint(
+            attempt=attempt,
+            step=step,
+            time_ms=time_ms,
+            value=value,
+            worst_rank=worst_rank,
+            source=source,
+            steps=None if last is None else (first, last),
+        )
         for source, attempt, step, time_ms, value, worst_rank, first, last in rows
     ]
 

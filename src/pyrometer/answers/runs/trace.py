@@ -194,14 +194,14 @@ def _read(store: StoreReader, run: str, attempt: int, step: int) -> tuple[str, l
     ).fetchall()
     spans = [
         TraceSpan(
-            rank,
-            name,
-            time_ms * 1000 + (after_us or 0),
-            max(0, duration_us),
-            span_id,
-            parent_id,
-            _attributes(stated),
-            after_us is not None,
+            rank=rank,
+            name=name,
+            start_us=time_ms * 1000 + (after_us or 0),
+            duration_us=max(0, duration_us),
+            span_id=span_id,
+            parent_id=parent_id,
+            attributes=_attributes(stated),
+            exact=after_us is not None,
         )
         for rank, name, time_ms, after_us, duration_us, span_id, parent_id, stated, _ in rows
     ]

@@ -88,7 +88,14 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
     settings = read_settings(os.environ)
     pushed = receiver(settings)
     found = Diagnosis(
-        None, [], None, None, None, [], [*receivers(settings), *([pushed] if pushed else [])], _lake(settings)
+        server=None,
+        checked=[],
+        gpu_pods=None,
+        exporters=None,
+        prometheus=None,
+        series=[],
+        telling=[*receivers(settings), *([pushed] if pushed else [])],
+        lake=_lake(settings),
     )
     if not no_kube:
         api = connect(context)

@@ -176,12 +176,12 @@ def _planned(arguments: Sequence[str]) -> _Plan:
     if os.environ.get("PYROMETER_ENDPOINT", endpoint) != endpoint:
         os.environ.pop("PYROMETER_SPOOL", None)  # it belongs to an outer `pyrometer run` that sends elsewhere
     return _Plan(
-        endpoint,
-        f"--data {shlex.quote(_near(target.display_url))}" if local else f"--server {target.display_url}",
-        local and not folder,
-        variables,
-        not parsed.no_gpus and (local or "KUBERNETES_SERVICE_HOST" not in os.environ),
-        words,
+        endpoint=endpoint,
+        source_option=f"--data {shlex.quote(_near(target.display_url))}" if local else f"--server {target.display_url}",
+        is_default_folder=local and not folder,
+        variables=variables,
+        watch_gpus=not parsed.no_gpus and (local or "KUBERNETES_SERVICE_HOST" not in os.environ),
+        command=words,
     )
 
 

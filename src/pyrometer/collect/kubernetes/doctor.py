@@ -81,11 +81,33 @@ async def examine(api: Api, owners: Iterable[Kind], requests_gpus: Callable[[obj
             try:
                 found_kind = await discovery.find(group, kind)
             except ApiError as error:
-                return [ResourceCheck(plural or kind, group, plural, "list", "failed", str(error), costs)]
+                return [
+                    ResourceCheck(
+                        resource=plural or kind,
+                        group=group,
+                        plural=plural,
+                        verb="list",
+                        state="failed",
+                        detail=str(error),
+                        costs=costs,
+                    )
+                ]
             splits = found.get((group, kind), _Unread())
             if found_kind is None:
                 name = f"{kind}.{group}" if group else kind
-                return [ResourceCheck(name, group, plural, "list", "absent", "", costs, len(splits.uids), splits.pods)]
+                return [
+                    ResourceCheck(
+                        resource=name,
+                        group=group,
+                        plural=plural,
+                        verb="list",
+                        state="absent",
+                        detail="",
+                        costs=costs,
+                        objects=len(splits.uids),
+                        pods=splits.pods,
+                    )
+                ]
             resource = Resource(group, found_kind.version, found_kind.plural, kind, None)
             verbs = ("get", "list", "watch") if (group, kind) in got else ("list", "watch")
             if splits.pods:

@@ -91,7 +91,14 @@ def machine_part_of(
     exporter = instance or address or "".join(hosts[:1])
     if not exporter:
         return None
-    return MachinePart(exporter, hosts, address, device or labels.get("cpu", ""), mode, labels.get("nodename") or None)
+    return MachinePart(
+        exporter=exporter,
+        hosts=hosts,
+        address=address,
+        part=device or labels.get("cpu", ""),
+        mode=mode,
+        nodename=labels.get("nodename") or None,
+    )
 
 
 # -- values -----------------------------------------------------------------------------------------------------------

@@ -218,15 +218,15 @@ class Mlflow:
         description = f"“{named}” in experiment {experiment or info.experiment_id} at {self.uri}"
         ended_ms = info.end_time if info.status in OUTCOMES and is_time(info.end_time) else None
         tracked = TrackedRun(
-            MLFLOW,
-            info.run_id,
-            named,
-            experiment,
-            int(info.start_time or 0),
-            ended_ms,
-            OUTCOMES.get(info.status) if ended_ms else None,
-            location_of(tags, gpus=min(len(gpus), 64)),
-            f"{description}: {parameters}" if parameters else description,
+            tracker=MLFLOW,
+            run_id=info.run_id,
+            name=named,
+            experiment=experiment,
+            started_ms=int(info.start_time or 0),
+            ended_ms=ended_ms,
+            outcome=OUTCOMES.get(info.status) if ended_ms else None,
+            where=location_of(tags, gpus=min(len(gpus), 64)),
+            description=f"{description}: {parameters}" if parameters else description,
         )
         last = {one.key: (one.timestamp, one.step, one.number) for one in run.data.metrics}
         return FoundRun(tracked, tags, last)

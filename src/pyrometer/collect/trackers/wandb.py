@@ -289,15 +289,15 @@ def _run(parts: list[Folder]) -> TrackedRun:
     named = last.run.display_name or first.run.run_id
     description, parameters = f"“{named}” in {first.path.name}", describe_parameters(config.items())
     return TrackedRun(
-        WANDB,
-        first.id,
-        named,
-        first.run.project or None,
-        started_ms,
-        ended_ms,
-        outcome,
-        location_of(tags, host=first.host, gpus=len(gpus), gpu_model=gpus[0] if gpus else None),
-        f"{description}: {parameters}" if parameters else description,
+        tracker=WANDB,
+        run_id=first.id,
+        name=named,
+        experiment=first.run.project or None,
+        started_ms=started_ms,
+        ended_ms=ended_ms,
+        outcome=outcome,
+        where=location_of(tags, host=first.host, gpus=len(gpus), gpu_model=gpus[0] if gpus else None),
+        description=f"{description}: {parameters}" if parameters else description,
     )
 
 

@@ -63,7 +63,14 @@ def place(slots: int, claims: Iterable[PodClaim]) -> list[Hold]:
     listed = sorted(claims, key=lambda claim: (not claim.before, claim.from_ms, claim.pod_uid))
     known = [claim for claim in listed if claim.known is not None]
     holds = [
-        Hold(claim.pod_uid, device, claim.from_ms, claim.to_ms, claim.share, claim.source)
+        Hold(
+            pod_uid=claim.pod_uid,
+            device=device,
+            from_ms=claim.from_ms,
+            to_ms=claim.to_ms,
+            share=claim.share,
+            source=claim.source,
+        )
         for claim in known
         for device in claim.known or ()
     ]
@@ -86,7 +93,14 @@ def _placed(slots: int, claim: PodClaim, holds: Sequence[Hold], cuts: Sequence[i
         mine = [
             *(hold for hold in mine if hold.to_ms != from_ms or hold.device.slot_index not in chosen),
             *(
-                Hold(claim.pod_uid, SlotDevice(slot), _since(mine, slot, from_ms), until_ms, claim.share, claim.source)
+                Hold(
+                    pod_uid=claim.pod_uid,
+                    device=SlotDevice(slot),
+                    from_ms=_since(mine, slot, from_ms),
+                    to_ms=until_ms,
+                    share=claim.share,
+                    source=claim.source,
+                )
                 for slot in chosen
             ),
         ]
@@ -146,7 +160,15 @@ class NodeHolds:
         now = [one for one in mine.values() if one.to_ms == to_ms]  # one that was moved had other devices before
         known = None if hold.source == "count" else tuple(one.device for one in now)
         from_ms = min(one.from_ms for one in mine.values())
-        self._claims[hold.pod_uid] = PodClaim(hold.pod_uid, from_ms, to_ms, len(now), hold.share, known, hold.source)
+        self._claims[hold.pod_uid] = PodClaim(
+            pod_uid=hold.pod_uid,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            devices=len(now),
+            share=hold.share,
+            known=known,
+            source=hold.source,
+        )
 
     def changes(self, now_ms: int) -> list[Allocation]:
         """The changes to record. Wrong holds end when they began."""

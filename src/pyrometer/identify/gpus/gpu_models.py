@@ -32,14 +32,14 @@ def gpu_models() -> tuple[GpuModel, ...]:
     text = files(__package__).joinpath("gpu_models.csv").read_text(encoding="utf-8")
     return tuple(
         GpuModel(
-            row["model"],
-            re.compile(row["pattern"], re.IGNORECASE),
-            int(row["board_power_w"]),
-            int(row["held_idle_power_w"]),
-            float(row["peak_tflops_bf16"]) if row["peak_tflops_bf16"] else None,
-            _usd_micro(row["list_usd_per_gpu_hour"]),
-            row["as_of"],
-            row["source"],
+            model=row["model"],
+            pattern=re.compile(row["pattern"], re.IGNORECASE),
+            board_power_w=int(row["board_power_w"]),
+            held_idle_power_w=int(row["held_idle_power_w"]),
+            peak_tflops_bf16=float(row["peak_tflops_bf16"]) if row["peak_tflops_bf16"] else None,
+            list_usd_micro_per_hour=_usd_micro(row["list_usd_per_gpu_hour"]),
+            as_of=row["as_of"],
+            source=row["source"],
         )
         for row in csv.DictReader(text.splitlines())
     )

@@ -54,7 +54,16 @@ class ClusterNodes:
             state = self._nodes.get(names.get(hold.node_uid, ""))
             if state is not None:
                 device = SlotDevice(hold.slot_index, hold.instance)
-                state.book.resume(Hold(hold.pod_uid, device, hold.from_ms, hold.to_ms, hold.share, hold.source))
+                state.book.resume(
+                    Hold(
+                        pod_uid=hold.pod_uid,
+                        device=device,
+                        from_ms=hold.from_ms,
+                        to_ms=hold.to_ms,
+                        share=hold.share,
+                        source=hold.source,
+                    )
+                )
         return names
 
     def take(self, seen: ObservedObject) -> Records:

@@ -79,7 +79,9 @@ class ClusterPods:
             share = pod.gpu_share or 0
             request = gpu_requests.GpuRequest(max(-(-share // SHARE_WHOLE), 1), min(share, SHARE_WHOLE))
             name = node_names.get(pod.node_uid or "", "")
-            self._pods[pod.pod_uid] = PodState(pod, name, request, None, COUNTED, frozenset())
+            self._pods[pod.pod_uid] = PodState(
+                record=pod, node_name=name, request=request, devices=None, source=COUNTED, restarts=frozenset()
+            )
 
     def forget(self, before_ms: int) -> None:
         """Forgets pods that are gone and ended before a time."""
@@ -120,7 +122,16 @@ class ClusterPods:
             written += self._pipelines.use(part, pod.metadata.namespace, seen.seen_ms)
         written += self._sweeps.use(seen.chain, seen.seen_ms)
         restarts = frozenset(restarts_of(pod))
-        now = PodState(record, pod.spec.node_name, request, devices, source, restarts, digest, seen.gone)
+        now = PodState(
+            record=record,
+            node_name=pod.spec.node_name,
+            request=request,
+            devices=devices,
+            source=source,
+            restarts=restarts,
+            digest=digest,
+            gone=seen.gone,
+        )
         self._pods[uid] = now
         if before is None or record != before.record:
             written.append(record)

@@ -227,7 +227,16 @@ def _check_rules(settings: Settings) -> None:
 
 def _unknown_context(pod: Pod) -> RuleContext:
     """The context of a workload that is known from records of its pods only. Its objects will be seen, or are gone."""
-    identity = Identity(pod.workload_uid or pod.pod_uid, "", "", pod.namespace, "", "", None, None)
+    identity = Identity(
+        uid=pod.workload_uid or pod.pod_uid,
+        kind="",
+        group="",
+        namespace=pod.namespace,
+        name="",
+        rule="",
+        of_kind=None,
+        root=None,
+    )
     return RuleContext((), identity, {}, None)
 
 

@@ -41,7 +41,14 @@ def life_of(pod: objects.PodObject) -> PodLife:
         scheduled_ms = ms(status.start_time) or created_ms
     over = status.phase in OVER
     ended_ms = _ended_ms(pod) if over else None
-    return PodLife(created_ms, scheduled_ms, _started_ms(pod), ended_ms, status.phase, _reason(pod) if over else None)
+    return PodLife(
+        created_ms=created_ms,
+        scheduled_ms=scheduled_ms,
+        started_ms=_started_ms(pod),
+        ended_ms=ended_ms,
+        phase=status.phase,
+        reason=_reason(pod) if over else None,
+    )
 
 
 def ended_by(pod: objects.PodObject, gone_ms: int) -> int:

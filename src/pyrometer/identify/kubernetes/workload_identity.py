@@ -35,7 +35,16 @@ def identify(
         if value is not None:
             uid = f"{cluster}/{pod.metadata.namespace}/{kind.kind}/{value}"
             name = first(kind.name, pod) or value
-            return Identity(uid, kind.kind, "", pod.metadata.namespace, name, kind.rule, kind, None)
+            return Identity(
+                uid=uid,
+                kind=kind.kind,
+                group="",
+                namespace=pod.metadata.namespace,
+                name=name,
+                rule=kind.rule,
+                of_kind=kind,
+                root=None,
+            )
     for place, owner in enumerate(chain):
         of_kind = kinds.of(owner.group, owner.kind)
         if of_kind is not None and of_kind.parts and (job := _highest(chain[:place])) is not None:
@@ -45,7 +54,16 @@ def identify(
     if chain:
         return owned(chain[-1], _described(chain, kinds))
     meta = pod.metadata
-    return Identity(meta.uid, "Pod", "", meta.namespace, meta.name, "the pod itself", None, None)
+    return Identity(
+        uid=meta.uid,
+        kind="Pod",
+        group="",
+        namespace=meta.namespace,
+        name=meta.name,
+        rule="the pod itself",
+        of_kind=None,
+        root=None,
+    )
 
 
 def _highest(chain: Sequence[objects.OwnerObject]) -> objects.OwnerObject | None:
@@ -67,7 +85,16 @@ def owned(owner: objects.OwnerObject, of_kind: WorkloadKind | None) -> Identity:
     """The workload that an object is."""
     meta = owner.metadata
     rule = of_kind.rule if of_kind else f"owner {owner.kind}.{owner.group}"
-    return Identity(meta.uid, owner.kind, owner.group, meta.namespace, meta.name, rule, of_kind, owner)
+    return Identity(
+        uid=meta.uid,
+        kind=owner.kind,
+        group=owner.group,
+        namespace=meta.namespace,
+        name=meta.name,
+        rule=rule,
+        of_kind=of_kind,
+        root=owner,
+    )
 
 
 def first(places: Iterable[FieldRef], pod: objects.PodObject) -> str | None:

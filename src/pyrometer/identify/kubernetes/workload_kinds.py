@@ -111,16 +111,16 @@ def _entry(entry: Any, where: str) -> WorkloadKind:
     if ("group" in entry) == ("key" in entry):
         raise RuleError(f"{where} needs one of `group` (of an object that owns pods) and `key` (where pods name it).")
     return WorkloadKind(
-        entry["kind"],
-        entry.get("group"),
-        _places(entry, "key", where),
-        _places(entry, "name", where),
-        bool(entry.get("serves")),
-        entry.get("gang"),
-        _places(entry, "attempt", where),
-        _places(entry, "rank", where),
-        bool(entry.get("parts")),
-        bool(entry.get("ends")),
+        kind=entry["kind"],
+        group=entry.get("group"),
+        key=_places(entry, "key", where),
+        name=_places(entry, "name", where),
+        serves=bool(entry.get("serves")),
+        gang=entry.get("gang"),
+        attempt=_places(entry, "attempt", where),
+        rank=_places(entry, "rank", where),
+        parts=bool(entry.get("parts")),
+        ends=bool(entry.get("ends")),
     )
 
 

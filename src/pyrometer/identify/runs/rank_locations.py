@@ -104,7 +104,14 @@ class RankLocator:
 
 def _locate(who: RankIdentity, pod: Pod | None, node_uid: str, slot_index: int | None, *, own: bool) -> RankLocation:
     if pod is not None:
-        return RankLocation(node_uid, slot_index, pod.pod_uid, pod.workload_uid, _pod_run(pod), pod.cluster)
+        return RankLocation(
+            node_uid=node_uid,
+            slot_index=slot_index,
+            pod_uid=pod.pod_uid,
+            workload_uid=pod.workload_uid,
+            run=_pod_run(pod),
+            cluster=pod.cluster,
+        )
     if own:
         return RankLocation(node_uid, slot_index, f"{OWN_POD}{who.launch}:{who.rank}", cluster=LOCAL, own=True)
     return RankLocation(node_uid, slot_index, who.pod_uid)

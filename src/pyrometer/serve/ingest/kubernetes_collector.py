@@ -130,7 +130,9 @@ def stored_cluster(store: Store, cluster: str, now_ms: int) -> StoredCluster:
     )
     workloads = newest_records(store, Workload, "workload_uid", "cluster = ?", [cluster], "true")
     owners = newest_records(store, Owner, "object_uid", "cluster = ?", [cluster], "true")
-    return StoredCluster(since_ms, live_ms, nodes, pods, holds, workloads, owners)
+    return StoredCluster(
+        since_ms=since_ms, last_live_ms=live_ms, nodes=nodes, pods=pods, holds=holds, workloads=workloads, owners=owners
+    )
 
 
 def _one(store: Store, query: str, *values: str) -> int | None:

@@ -85,7 +85,14 @@ class Accounting:
         done_s = time.monotonic()
         self.accounting_s = done_s - began_s
         took_s = 0.0 if self._state is None else self.accounting_s  # the first time is slow for other reasons
-        self._state = LedgerState(covered, revised, store.changes, now_ms // MS_PER_MINUTE, done_s, took_s)
+        self._state = LedgerState(
+            covered=covered,
+            revision=revised,
+            changes=store.changes,
+            minute=now_ms // MS_PER_MINUTE,
+            at_s=done_s,
+            took_s=took_s,
+        )
         self.accounted_at_s = time.time()
         self.end_ms = covered.end_ms if covered else 0
         return self._state

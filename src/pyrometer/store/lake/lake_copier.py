@@ -104,16 +104,16 @@ class LakeCopier:
         assert self._sizes is not None  # noqa: S101 - `_copy` has listed it
         since = self._manifest.left if self._manifest else {}
         manifest = Manifest(
-            header.cluster,
-            header.source,
-            now_ms,
-            header.from_ms,
-            header.end_ms,
-            parts,
-            beside,
-            dict(header.meta),
-            dict(header.settings),
-            {},
+            cluster=header.cluster,
+            source=header.source,
+            written_ms=now_ms,
+            from_ms=header.from_ms,
+            end_ms=header.end_ms,
+            parts=parts,
+            beside=beside,
+            meta=dict(header.meta),
+            settings=dict(header.settings),
+            left={},
         )
         named = {*manifest.named, MANIFEST}
         unnamed = {path: since.get(path, now_ms) for path in sorted(self._sizes) if path not in named}
