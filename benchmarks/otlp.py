@@ -85,7 +85,7 @@ def step_by_step(rounds: list[list[tuple[bytes, bool]]], packed: str) -> list[di
                     whole = timed("unpack", otlp_requests.unpack, body, packed)
                     received = timed("read", otlp_requests.read, "logs", whole, is_json=is_json, now_ms=now_ms)
                     assert not received.refused
-                    reports += received.said
+                    reports += received.messages
                 known = timed("join", look_up, store, timed("join", runs.missing_context, reports), local=False)
                 timed("store", store.append, timed("join", runs.take, reports, known).records)
         store.expose_all(["step_window"])

@@ -207,14 +207,14 @@ def test_reconcile_table_explains_differences(data: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no lines that say what was used"),
-        ("a,b\n1,2\n", "is no invoice that is known"),
+        ("", "has no usage lines"),
+        ("a,b\n1,2\n", "is not in a known invoice format"),
         ("BilledCost,ChargePeriodStart,ChargeCategory\n1,yesterday,Usage\n", "line 2: 'yesterday' is not a day"),
         ("BilledCost,ChargePeriodStart,ChargeCategory\n1,9999-12-31,Usage\n", "line 2: '9999-12-31' is not a day"),
         ("BilledCost,ChargePeriodStart,ChargeCategory\n1,0001-01-01T00:00+14:00,Usage\n", "is not a day"),
         ("sku.description,cost,usage_start_time\nA3 Core\n", "line 2: '' is not a day"),
         ("BilledCost,ChargePeriodStart,ChargeCategory\nmuch,2026-10-05,Usage\n", "line 2: 'much' is not an amount"),
-        ("BilledCost,ChargePeriodStart,ChargeCategory,BillingCurrency\n1,2026-10-05,Usage,EUR\n", "it is in EUR"),
+        ("BilledCost,ChargePeriodStart,ChargeCategory,BillingCurrency\n1,2026-10-05,Usage,EUR\n", "the amount is in EUR"),
         ("BilledCost,ChargePeriodStart,ChargeCategory\n1e999,2026-10-05,Usage\n", "'1e999' is not an amount"),
     ],
 )

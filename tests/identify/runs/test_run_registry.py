@@ -41,7 +41,7 @@ def received_from(parts: Iterable[otlp_json.Part]) -> list[RankMessages]:
     for signal, body in otlp_json.bodies(parts).items():
         received = requests.read(signal, body, is_json=True, now_ms=T0 + 10**9)
         assert not received.refused
-        found += received.said
+        found += received.messages
     return found
 
 
