@@ -45,8 +45,10 @@ class Exporter:
         self.heads = []
         self.url = ""
         self.sent = 0
+        self.handlers = set()  # an event loop has only weak references to its tasks
 
     async def handle(self, reader, writer):
+        self.handlers.add(asyncio.current_task())
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             self.heads.append(head)
