@@ -73,4 +73,6 @@ def test_unreachable_ray_cluster_is_an_error(lake, pyrometer) -> None:
     pytest.importorskip("ray")
     away = pyrometer("cost", "--lake", lake, "--engine", "ray", "--address", "127.0.0.1:9").failed(1)
     assert away == "No Ray cluster answers at --address 127.0.0.1:9: Connection refused."
-    assert "is not a Ray cluster" in pyrometer("cost", "--lake", lake, "--engine", "ray", "--address", "nowhere").failed(1)
+    assert "is not a Ray cluster" in pyrometer(
+        "cost", "--lake", lake, "--engine", "ray", "--address", "nowhere"
+    ).failed(1)

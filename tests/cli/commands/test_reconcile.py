@@ -214,7 +214,10 @@ def test_reconcile_table_explains_differences(data: Path, tmp_path: Path, capsys
         ("BilledCost,ChargePeriodStart,ChargeCategory\n1,0001-01-01T00:00+14:00,Usage\n", "is not a day"),
         ("sku.description,cost,usage_start_time\nA3 Core\n", "line 2: '' is not a day"),
         ("BilledCost,ChargePeriodStart,ChargeCategory\nmuch,2026-10-05,Usage\n", "line 2: 'much' is not an amount"),
-        ("BilledCost,ChargePeriodStart,ChargeCategory,BillingCurrency\n1,2026-10-05,Usage,EUR\n", "the amount is in EUR"),
+        (
+            "BilledCost,ChargePeriodStart,ChargeCategory,BillingCurrency\n1,2026-10-05,Usage,EUR\n",
+            "the amount is in EUR",
+        ),
         ("BilledCost,ChargePeriodStart,ChargeCategory\n1e999,2026-10-05,Usage\n", "'1e999' is not an amount"),
     ],
 )
