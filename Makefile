@@ -102,13 +102,14 @@ $(FUZZ): $(SETUP)
 fuzz: $(FUZZ) ## Fuzz every parser, guided by coverage [TARGET=otlp_json] [SECONDS=60] [KEEP=--keep]
 	.venv-fuzz/bin/python tools/fuzz.py $(TARGET) --seconds $(SECONDS) $(KEEP)
 
-lint: setup ## Check style, types and imports between layers
+lint: setup ## Check style, types, imports between layers, and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/words.py
 
-words: setup ## words and phrases that plain English does not use, in names and texts: make words [ONLY="--summary --path src/pyrometer/serve"]
+words: setup ## List names and phrases that are not plain English [ONLY="--summary --path src/pyrometer/serve"]
 	@$(BIN)/python tools/words.py $(ONLY)
 
 format: setup ## Format the code and fix what ruff can fix

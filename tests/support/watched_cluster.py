@@ -65,7 +65,7 @@ def pod(name: str = "p0", gpus: int = 2, node_name: str = "n0", **more: Any) -> 
 
 
 class WatchedCluster:
-    """A cluster and all records of it."""
+    """A cluster and all of its records."""
 
     def __init__(self, *things: Any) -> None:
         self.cluster = Cluster("test", Settings())
