@@ -127,5 +127,5 @@ def resource_claim(*devices: str) -> objects.ResourceClaim:
 def claiming_pod() -> objects.PodObject:
     """The pod p0, whose GPUs are those of the claim."""
     thing = pod(gpus=0)
-    thing.spec.resource_claims = [objects.PodClaim("gpus", resource_claim_name="c")]
+    thing.spec.resource_claims = [objects.PodResourceClaim("gpus", resource_claim_name="c")]
     return thing

@@ -77,37 +77,18 @@ async def examine(api: Api, owners: Iterable[Kind], requests_gpus: Callable[[obj
     got = {("", "Pod"), ("", "Namespace"), *above}  # kinds that are also read by name
 
     async def one(group: str, kind: str, plural: str, costs: str) -> list[ResourceCheck]:
+        unread = ResourceCheck(
+            resource=plural or kind, group=group, plural=plural, verb="list", state="failed", detail="", costs=costs
+        )
         async with limit:
             try:
                 found_kind = await discovery.find(group, kind)
             except ApiError as error:
-                return [
-                    ResourceCheck(
-                        resource=plural or kind,
-                        group=group,
-                        plural=plural,
-                        verb="list",
-                        state="failed",
-                        detail=str(error),
-                        costs=costs,
-                    )
-                ]
+                return [unread._replace(detail=str(error))]
             splits = found.get((group, kind), _Unread())
             if found_kind is None:
                 name = f"{kind}.{group}" if group else kind
-                return [
-                    ResourceCheck(
-                        resource=name,
-                        group=group,
-                        plural=plural,
-                        verb="list",
-                        state="absent",
-                        detail="",
-                        costs=costs,
-                        objects=len(splits.uids),
-                        pods=splits.pods,
-                    )
-                ]
+                return [unread._replace(resource=name, state="absent", objects=len(splits.uids), pods=splits.pods)]
             resource = Resource(group, found_kind.version, found_kind.plural, kind, None)
             verbs = ("get", "list", "watch") if (group, kind) in got else ("list", "watch")
             if splits.pods:

@@ -117,7 +117,7 @@ class SchedulingGroup(_Object):
     pod_group_name: str = ""
 
 
-class PodClaim(_Object):
+class PodResourceClaim(_Object):
     """A device claim (DRA) that a pod names."""
 
     name: str
@@ -131,7 +131,7 @@ class PodSpec(_Object):
     node_name: str = ""
     containers: list[ContainerObject] | None = None
     init_containers: list[ContainerObject] | None = None
-    resource_claims: list[PodClaim] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
     scheduling_group: SchedulingGroup | None = None
 
 

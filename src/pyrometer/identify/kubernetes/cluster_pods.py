@@ -194,13 +194,7 @@ class ClusterPods:
             pipeline_attempt=step.attempt if part and part.own and step else None,
             trial_uid=trial.metadata.uid if trial else None,
         )
-        if last is not None and record == last._replace(time_ms=0):
-            return last
-        own_ms = max(t or 0 for t in (life.created_ms, life.scheduled_ms, life.started_ms, life.ended_ms))
-        own_ms = own_ms or seen.seen_ms
-        if last is not None and own_ms <= last.time_ms:  # it changed, and Kubernetes does not report when
-            own_ms = max(seen.seen_ms, last.time_ms + 1)
-        return record._replace(time_ms=own_ms)
+        return _with_time(record, last, life, seen)
 
     def _end(self, before: PodState, seen: ObservedObject) -> Records:
         """The records of a pod of which nothing but its end is left to record."""
@@ -371,3 +365,14 @@ def _hold_inputs(pod: PodState) -> tuple[object, ...]:
 def _labels(pod: objects.PodObject) -> str | None:
     labels = pod.metadata.labels
     return json.dumps(labels)[: 4 * MAX_TEXT_CHARS] if labels else None
+
+
+def _with_time(record: Pod, last: Pod | None, life: PodLife, seen: ObservedObject) -> Pod:
+    """A pod's record with the time of its last change. An unchanged pod keeps its last record."""
+    if last is not None and record == last._replace(time_ms=0):
+        return last
+    own_ms = max(t or 0 for t in (life.created_ms, life.scheduled_ms, life.started_ms, life.ended_ms))
+    own_ms = own_ms or seen.seen_ms
+    if last is not None and own_ms <= last.time_ms:  # it changed, and Kubernetes does not report when
+        own_ms = max(seen.seen_ms, last.time_ms + 1)
+    return record._replace(time_ms=own_ms)
