@@ -515,7 +515,7 @@ def start():
 @pytest.mark.heavy
 def test_sdk_starts_only_with_a_configured_endpoint(base_install):
     (site,) = base_install.parent.glob("lib/python*/site-packages")
-    boot = site / "pyrometer" / "train" / "boot.py"
+    boot = site / "pyrometer" / "train" / "run" / "boot.py"
     started = boot.read_text() if boot.exists() else None
     there = {"PYROMETER_ENDPOINT": "http://127.0.0.1:1"}
     show = "import sys; print('pyrometer' in sys.modules)"

@@ -68,7 +68,7 @@ async def nothing(since: str, until: str) -> None:
 def test_finding_is_one_alert_from_start_to_end(
     tmp_path: Path, manager: Server, notified: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alertmanager, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(alertmanager, "MAX_ALERTS_PER_REQUEST", 1)
     settings = Settings(alertmanager_urls=(f"{manager.url}/",), public_url="https://burn.example.com")
     seen = FindingHistory()
 

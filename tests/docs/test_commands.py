@@ -46,7 +46,7 @@ STORIES = {
         "pyrometer why --data runs --price 2": "slow waited for rank 1 ",
         "pyrometer trace slow --step 64 --data runs": "▶ rank 1 ",
     },
-    "docs/kubeflow.md": {"pyrometer show lr-search --data night": " won "},
+    "docs/kubeflow.md": {"pyrometer show lr-search --data night": " won and cost "},
 }
 
 # Commands that do not run here, and why. What they give to Pyrometer and to make is still read as they would read it.

@@ -94,7 +94,7 @@ def test_doctor_accepts_the_granted_role(api_server: ApiServer, granted: dict[st
     [
         ("pods", "watch", "who holds which GPUs"),
         ("events", "list", "why pods wait"),
-        ("jobs", "get", "which job the pods below belong to"),
+        ("jobs", "get", "the job of the pods below"),
     ],
 )
 def test_doctor_names_the_missing_verb(

@@ -115,7 +115,7 @@ def test_doctor_lists_available_and_missing_series(remembering: Server) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"Prometheus at {remembering.url}")
     # the night has ended: Prometheus has no data of the last hour
-    assert "only that they are held is known" in result.stdout
+    assert "only allocations are known" in result.stdout
     assert "whether a disk, the CPU or the network held a job up" in result.stdout
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from pyrometer.account.query.answer_json import iso
 from pyrometer.account.query.energy import tariff_of
 from pyrometer.account.query.fleet import Fleet, LakeCluster, LakeQuestion
 from pyrometer.account.query.scope import ScopeNotFoundError
+from pyrometer.account.query.time_range import TimeRangeError, zone_of
 from pyrometer.model.settings import Settings
 from pyrometer.questions.parameters import QuestionError, common_parameters, groupings_of
 from pyrometer.questions.registry import Answer, NotFoundError, Question, question
@@ -43,6 +44,8 @@ def answer_of_lake(
     ]
     settings = [lake.settings_of(member.manifest.settings) for member in members]
     zones = sorted({one.timezone for one in settings})
+    if "tz" not in parameters:
+        _check_zones(members, zones)
     if len(zones) > 1 and "tz" not in parameters:
         raise QuestionError(f"The clusters of this lake have different time zones ({', '.join(zones)}). Pass --tz.")
     question(what, parameters, settings[0])  # raises errors before anything is read
@@ -55,6 +58,16 @@ def answer_of_lake(
     zone = common_parameters(what, parameters, settings[0]).zone
     known = [{"cluster": m.name, "to": iso(m.covered.end_ms, zone)} for m in members]
     return answer | {"clusters": known}
+
+
+def _check_zones(members: Sequence[LakeCluster], zones: Iterable[str]) -> None:
+    """Refuses time zones that do not exist: a manifest may come from anywhere."""
+    try:
+        for zone in zones:
+            zone_of(zone)
+    except TimeRangeError as error:
+        names = ", ".join(repr(member.name) for member in members)
+        raise QuestionError(f"A manifest of this lake ({names}) is not valid: {error}") from None
 
 
 def _summed(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Sequence[Settings]) -> Answer:

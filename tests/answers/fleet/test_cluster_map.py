@@ -208,12 +208,12 @@ def test_cluster_map_time_accepts_all_time_formats(tmp_path: Path) -> None:
             {"since": iso(at(0), UTC), "until": iso(at(11), UTC)},
         ):
             assert question("cluster", parameters, Settings())(store, covered)["at_ms"] == at(10)
-        with pytest.raises(NotFoundError, match="nothing in the ledger at 2026-11-14"):
+        with pytest.raises(NotFoundError, match="no data for 2026-11-14"):
             question("cluster", {"at": "2026-11-14"}, Settings())(store, covered)
         before = {"since": "2020-01-01", "until": "2020-01-02"}
         empty = question("cluster", before, Settings())(store, covered)
         assert (empty["at_ms"], empty["pools"], empty["from"]) == (None, [], "2020-01-01T00:00:00Z")
-        with pytest.raises(NotFoundError, match="nothing in the ledger"):
+        with pytest.raises(NotFoundError, match="no data for this time range"):
             question("cluster", before | {"at": "2020-01-01 12:00"}, Settings())(store, covered)
         with pytest.raises(TimeRangeError, match="'soon' is not a time"):
             question("cluster", {"at": "soon"}, Settings())

@@ -100,7 +100,7 @@ def test_percentiles_are_those_of_all_steps(store, took_us, places, seed):
     answer = figures(store, windows)
     for name, percent in (("step_p50_ms", 50), ("step_p99_ms", 99)):
         assert answer[name] * 1000 == pytest.approx(np.percentile(took_us, percent), rel=TOLERANCE, abs=1)
-    assert answer["step_max_ms"] * 1000 == max(took_us)
+    assert answer["step_max_ms"] == max(took_us) / 1000
     assert answer["step_p50_ms"] <= answer["step_p99_ms"] <= answer["step_max_ms"]
     seed.shuffle(windows)
     assert figures(store, windows) == answer
