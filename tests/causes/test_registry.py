@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyrometer.causes.registry import DETECTORS, detectors_of
-from pyrometer.model.states import CAUSES, CRITICAL_CAUSES, IMMEDIATE_CAUSES
+from pyrometer.model.states import CAUSES
 from tests.support.clusters import all_ranks, cluster, event, explain, job, run
 
 
@@ -16,10 +16,6 @@ def test_detectors_of_needs_one_detector_per_cause():
         detectors_of({cause: detect for cause, detect in by_cause.items() if cause != "hang"})
     with pytest.raises(ValueError, match="missing for: sabotage"):
         detectors_of(by_cause | {"sabotage": DETECTORS[0]})
-
-
-def test_immediate_causes_are_critical():
-    assert set(IMMEDIATE_CAUSES) <= set(CRITICAL_CAUSES) <= set(CAUSES)
 
 
 def test_healthy_night_has_no_finding(tmp_path):
